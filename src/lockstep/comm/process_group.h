@@ -1,0 +1,153 @@
+// Moves bytes between the ranks of a group; knows nothing of tensors.
+//
+// A call is data (`Call`): the same value is checked against the other ranks' calls, executed, recorded in the trace and
+// printed in errors. A backend implements three functions: run, submit and split; everything else is written on them.
+//
+//   run(call)      blocking, on the caller's thread when nothing is queued on this group (else it queues and waits)
+//   submit(call)   queued; executed in order, per group, by the group's communication thread, which sleeps when idle
+//
+// Calls of one group are matched by their order on each rank. Different groups are independent of one another: their
+// asynchronous calls may be made in any order; blocking calls of two groups in swapped order meet their deadline.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::trace {
+class Recorder;
+}
+
+namespace lockstep::comm {
+
+enum class DataType : uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
+int64_t element_size(DataType type);
+std::string_view name(DataType type);
+
+// average is refused for integers. bf16 and f16 are added in fp32 and rounded once. The order of additions is a fixed
+// balanced tree over the ranks ((r0+r1)+(r2+r3)...), so results are the same bits on every rank and in every run.
+enum class Reduction : uint8_t { sum, average, min, max };
+std::string_view name(Reduction reduction);
+
+enum class Operation : uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, send, receive, barrier };
+std::string_view name(Operation operation);
+
+enum class Device : uint8_t { cpu, cuda };
+
+struct Buffer {
+  void* data = nullptr;
+  int64_t count = 0;  // elements
+  DataType type = DataType::f32;
+  Device device = Device::cpu;
+  void* stream = nullptr;  // none on CPU
+
+  int64_t bytes() const { return count * element_size(type); }
+};
+
+struct CallOptions {
+  std::optional<std::chrono::milliseconds> deadline;  // longest wait for another rank; absent: the group's
+  std::string_view tag;                               // what errors and traces show, e.g. "bucket 3"; copied
+};
+
+// One operation as each rank asks for it.
+struct Call {
+  Operation operation = Operation::barrier;
+  Buffer input;   // all_reduce, broadcast: == output (in place). send: what is sent. receive, barrier: unused
+  Buffer output;  // send, barrier: unused
+  Reduction reduction = Reduction::sum;
+  int peer = -1;  // broadcast: root; send, receive: the other rank; in ranks of this group
+  CallOptions options;
+};
+
+// "all_reduce(sum) of 1024 f32 [bucket 3]"
+std::string describe(const Call& call);
+
+// A handle on a submitted call. Copies refer to the same call; it is safe to drop (errors are kept by the group and are
+// thrown by its next call, and by ProcessGroup::check).
+class Work {
+ public:
+  struct State;
+  Work() = default;  // already complete
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  // Returns when the result may be used. On CPU that means it is there. Throws PeerLost, DeadlineExceeded,
+  // ProtocolMismatch, as often as it is called.
+  void wait() const;
+  // Blocks the host until the result is there; on CPU the same as wait().
+  void synchronize() const { wait(); }
+  bool done() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Memory of the group that peers can read and write without a copy. Aligned to 64 bytes, zeroed, freed with the last copy.
+// Registered with the world means: with every group split from it.
+struct Registered {
+  std::shared_ptr<void> memory;
+  int64_t bytes = 0;
+  void* data() const { return memory.get(); }
+};
+
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const std::string& name() const = 0;
+  virtual std::string_view backend() const = 0;
+  // Rank in the world of a rank of this group; errors name world ranks.
+  virtual int world_rank(int group_rank) const = 0;
+
+  virtual void run(const Call& call) = 0;
+  virtual Work submit(const Call& call) = 0;
+
+  // The group of the listed ranks (of this group), in that order. Every listed rank calls it with the same list and name;
+  // others need not. The caller must be listed. Does not communicate: a missing rank shows at the first collective.
+  virtual std::unique_ptr<ProcessGroup> split(std::span<const int> ranks, std::string_view name) = 0;
+
+  // throws InvalidArgument when the host cannot give so much
+  virtual Registered allocate(int64_t bytes) = 0;
+
+  // Throws the error that this group or its world has failed with, if any.
+  virtual void check() const = 0;
+
+  virtual std::chrono::milliseconds default_deadline() const = 0;
+  virtual void set_default_deadline(std::chrono::milliseconds deadline) = 0;
+  // Where calls are recorded (track communication); null: nowhere. Groups split later inherit it.
+  virtual void set_recorder(trace::Recorder* recorder) = 0;
+  virtual trace::Recorder* recorder() const = 0;
+
+  // -- the operations, written on run and submit -------------------------------------------------------------------
+  // All throw PeerLost, DeadlineExceeded, ProtocolMismatch; InvalidArgument for a call no group could execute.
+
+  // in_out [n] on every rank <- the reduction over ranks.
+  void all_reduce(Buffer in_out, Reduction reduction, CallOptions options = {});
+  Work all_reduce_async(Buffer in_out, Reduction reduction, CallOptions options = {});
+  // input [size * n], output [n] <- this rank's slice of the reduction. output may be that slice of input itself.
+  void reduce_scatter(Buffer input, Buffer output, Reduction reduction, CallOptions options = {});
+  Work reduce_scatter_async(Buffer input, Buffer output, Reduction reduction, CallOptions options = {});
+  // input [n], output [size * n] <- every rank's input in rank order. input may be this rank's slice of output itself.
+  void all_gather(Buffer input, Buffer output, CallOptions options = {});
+  Work all_gather_async(Buffer input, Buffer output, CallOptions options = {});
+  // in_out [n] <- root's.
+  void broadcast(Buffer in_out, int root, CallOptions options = {});
+  Work broadcast_async(Buffer in_out, int root, CallOptions options = {});
+  // Matched with the peer's receive in order, per pair of ranks. Any size. A blocking send returns when the data may be
+  // overwritten; it may wait for the receive to be made.
+  void send(Buffer input, int peer, CallOptions options = {});
+  Work send_async(Buffer input, int peer, CallOptions options = {});
+  void receive(Buffer output, int peer, CallOptions options = {});
+  Work receive_async(Buffer output, int peer, CallOptions options = {});
+  void barrier(CallOptions options = {});
+  Work barrier_async(CallOptions options = {});
+};
+
+}  // namespace lockstep::comm
