@@ -46,6 +46,7 @@ struct Buffer {
   DataType type = DataType::f32;
   Device device = Device::cpu;
   void* stream = nullptr;  // none on CPU
+  std::shared_ptr<const void> keep_alive;  // held until the call is done, for asynchronous calls; may be null
 
   int64_t bytes() const { return count * element_size(type); }
 };
