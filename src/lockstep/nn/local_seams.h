@@ -1,0 +1,51 @@
+// The seams of one device: what the model computes when no ranks meet. They are also the reference that every other
+// implementation is compared with.
+#pragma once
+
+#include "lockstep/nn/seams.h"
+
+namespace lockstep::nn {
+
+class LocalLinear : public LinearSeam {
+ public:
+  std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Projection> projections, Split split,
+                                  const Site& site) override;
+};
+
+class LocalLoss : public LossSeam {
+ public:
+  at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const Site& site) override;
+  at::Tensor token_losses(const at::Tensor& hidden_BSH, const at::Tensor& head_VH, const at::Tensor& targets_BS,
+                          const Site& site) override;
+};
+
+class LocalAttention : public AttentionSeam {
+ public:
+  at::Tensor attend(const at::Tensor& q_BNSD, const at::Tensor& k_BKSD, const at::Tensor& v_BKSD,
+                    const Site& site) override;
+  at::Tensor positions(int64_t sequence, at::Device device) override;
+};
+
+class LocalDropout : public DropoutSeam {
+ public:
+  explicit LocalDropout(uint64_t seed) : seed_(seed) {}
+  at::Tensor dropout(const at::Tensor& x_BSH, double p, const Site& site) override;
+
+ private:
+  uint64_t seed_;
+};
+
+// Owns one of each; `seams()` lends them out and must not outlive it.
+class LocalSeams {
+ public:
+  explicit LocalSeams(uint64_t seed) : dropout_(seed) {}
+  Seams seams() { return {linear_, loss_, attention_, dropout_}; }
+
+ private:
+  LocalLinear linear_;
+  LocalLoss loss_;
+  LocalAttention attention_;
+  LocalDropout dropout_;
+};
+
+}  // namespace lockstep::nn

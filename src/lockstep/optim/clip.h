@@ -1,0 +1,24 @@
+// Clipping by the global norm, in the two halves that ranks need: each sums the squares of what it holds, the sums are
+// added over ranks, and every rank scales by the same factor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace lockstep::optim {
+
+// Sum of squares of every element, in double; undefined tensors count as zero. Infinite or NaN when an element is.
+double squared_norm(const std::vector<at::Tensor>& gradients);
+
+// What to multiply gradients by so that their norm is at most `max_norm`: max_norm / (norm + 1e-6), at most 1, as in
+// PyTorch. max_norm 0 means no clipping. A norm that is not finite gives 1: whether to skip the step is the caller's.
+double clip_scale(double norm, double max_norm);
+
+// gradients *= factor, in place; nothing is touched when factor is 1.
+void scale(const std::vector<at::Tensor>& gradients, double factor);
+
+// Both halves on one rank. Returns the norm before clipping.
+double clip_by_global_norm(const std::vector<at::Tensor>& gradients, double max_norm);
+
+}  // namespace lockstep::optim
