@@ -111,9 +111,9 @@ int64_t parameter_count(const ModelSpec& spec) {
 }
 
 std::vector<Problem> validate(const ModelSpec& spec) {
-  constexpr int64_t kMaxWidth = int64_t{1} << 24;
+  constexpr int64_t kMaxWidth = int64_t{1} << 20;  // with the bounds below, counts stay far from 2^63
   Rules rules;
-  rules.within("model.layers", spec.layers, 1, 100'000);
+  rules.within("model.layers", spec.layers, 1, 10'000);
   rules.within("model.vocab", spec.vocab, 1, int64_t{1} << 31);
   rules.within("model.sequence", spec.sequence, 1, int64_t{1} << 31);
   rules.within("model.ffn_hidden", spec.ffn_hidden, 1, kMaxWidth);

@@ -14,8 +14,8 @@ enum class Norm { layernorm, rmsnorm };
 enum class Activation { gelu, gelu_tanh, swiglu };
 enum class Position { learned, rope };
 
-// A decoder-only transformer: GPT-2 (layernorm, gelu_tanh, learned, bias, tied) and Llama (rmsnorm, swiglu, rope, no bias,
-// grouped-query attention) by configuration. Keys of [model] in the configuration carry the same names.
+// A decoder-only transformer: GPT-2 (layernorm, gelu_tanh, learned, bias, tied) and Llama (rmsnorm, swiglu, rope, no
+// bias, grouped-query attention) by configuration. Keys of [model] in the configuration carry the same names.
 struct ModelSpec {
   std::string preset;   // informative once expanded
   std::string weights;  // folder of safetensors to start from; empty: initial values
@@ -46,11 +46,11 @@ struct Init {
 
 struct ParameterSpec {
   std::string name;
-  std::vector<int64_t> shape;              // linear weights are [out, in]
-  std::vector<std::string> logical_dims;   // one per dim: "vocab", "heads", "kv_heads", "ffn", "embed", "position"
+  std::vector<int64_t> shape;             // linear weights are [out, in]
+  std::vector<std::string> logical_dims;  // one per dim: "vocab", "heads", "kv_heads", "ffn", "embed", "position"
   Init init;
-  bool decay = true;                       // weight decay applies (matrices; not biases and norms)
-  std::string tied_to;                     // name of the parameter whose storage this one is; empty: its own
+  bool decay = true;    // weight decay applies (matrices; not biases and norms)
+  std::string tied_to;  // name of the parameter whose storage this one is; empty: its own
   int64_t count() const;
 };
 
@@ -62,8 +62,8 @@ struct ParameterSpec {
 //   layers.I.ffn_norm.{weight,bias} [H]
 //   layers.I.ffn.{gate,up,down}.{weight,bias}            gate only with swiglu; up [F,H], down [H,F]
 //   final_norm.{weight,bias} [H]         head.weight [V,H] (tied_to embed.tokens.weight when tied)
-// rmsnorm has no bias; linear biases exist when spec.bias. Residual output weights (attention.output, ffn.down) start with
-// std init_std / sqrt(2 * layers), as GPT-2's do.
+// rmsnorm has no bias; linear biases exist when spec.bias. Residual output weights (attention.output, ffn.down) start
+// with std init_std / sqrt(2 * layers), as GPT-2's do.
 std::vector<ParameterSpec> parameters(const ModelSpec& spec);
 
 // Sum of counts, tied parameters once.

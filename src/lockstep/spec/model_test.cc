@@ -125,7 +125,7 @@ TEST(ValidateModel, NamesEveryBrokenRuleAtOnce) {
   spec.layers = 0;
   spec.heads = 5;
   spec.dropout = 1;
-  EXPECT_THAT(messages(validate(spec)), ElementsAre("model.layers = 0: must be from 1 to 100000 (nearest: 1)",
+  EXPECT_THAT(messages(validate(spec)), ElementsAre("model.layers = 0: must be from 1 to 10000 (nearest: 1)",
                                                     "model.heads = 5: must divide model.hidden = 128 (nearest: 4 or 8)",
                                                     "model.kv_heads = 4: must divide model.heads = 5 (nearest: 1 or 5)",
                                                     "model.dropout = 1: must be at least 0 and below 1"));

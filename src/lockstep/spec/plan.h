@@ -1,0 +1,83 @@
+// A RunPlan is everything a run is, written by people and read by every part of the program. Keys of the configuration
+// carry the names of the members here, by section; what each means stands in the table of fields.cc, from which the
+// parser, the printer and the help are made.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/mesh/mesh.h"
+#include "lockstep/spec/model.h"
+
+namespace lockstep::spec {
+
+enum class DataFormat { bytes, tokens_u16, tokens_u32, synthetic };
+enum class Precision { fp32, fp64 };
+enum class OptimizerKind { adamw, sgd };
+enum class Decay { none, linear, cosine };
+enum class Reduction { fast, fixed_tree };
+enum class DeviceChoice { cpu, cuda, automatic };  // automatic: "auto" in the configuration
+
+struct DataSpec {
+  std::vector<std::string> path;          // files or folders, relative to the working directory; synthetic: empty
+  DataFormat format = DataFormat::bytes;  // synthetic: random tokens that depend on the seed and their position alone
+  double validation_fraction = 0.05;      // of the corpus, its end; in [0, 1)
+};
+
+struct TrainSpec {
+  int64_t steps = 200;                    // optimizer steps
+  int64_t global_batch = 16;              // sequences a step, whatever the layout
+  int64_t microbatch = 2;                 // sequences a forward pass
+  int64_t seed = 1;                       // of initial values, sample order and dropout
+  Precision precision = Precision::fp32;  // of weights, activations and gradients
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double lr = 1e-3;                           // the peak
+  std::array<double, 2> betas = {0.9, 0.95};  // AdamW: decay of the first and second moment
+  double eps = 1e-8;                          // AdamW
+  double momentum = 0.9;                      // SGD; 0: none
+  double weight_decay = 0.1;                  // decoupled with AdamW; on matrices only
+  double clip_norm = 1.0;                     // the global gradient norm is held below this; 0: no clipping
+  int64_t warmup_steps = 0;                   // lr rises linearly over these
+  Decay decay = Decay::cosine;                // from lr to min_lr over the steps after the warm-up
+  double min_lr = 0;
+};
+
+struct ParallelSpec {
+  int64_t data = 0;                       // data-parallel ranks; 0: as many as there are ranks
+  mesh::Order order = mesh::kAxes;        // which axis varies fastest over the ranks
+  Reduction reduction = Reduction::fast;  // fixed_tree: bit-identical weights for 1, 2, 4, ... ranks
+  double bucket_mb = 25;                  // gradients are reduced in buckets of about so many MiB
+  bool overlap = true;                    // reduce while backward goes on; off: after it
+};
+
+struct RunSpec {
+  DeviceChoice device = DeviceChoice::cpu;
+  std::string directory = "runs/default";  // metrics, trace, weights and the configuration of the run
+  double deadline_s = 600;                 // longest wait for another rank
+  int64_t validate_every = 100;            // steps; 0: never
+  int64_t validation_batches = 20;         // global batches a validation looks at; 0: all
+  int64_t trace_steps = 20;                // the last steps kept in trace.json
+  bool log_all_ranks = false;              // every rank's lines, not rank 0's alone
+};
+
+struct RunPlan {
+  ModelSpec model;
+  DataSpec data;
+  TrainSpec train;
+  ParallelSpec parallel;
+  RunSpec run;
+};
+
+// The ranks of the plan on their axes, when there are `world_size` of them: parallel.data = 0 takes what is left.
+// throws InvalidArgument when the axes do not multiply to world_size
+mesh::Mesh make_mesh(const ParallelSpec& parallel, int world_size);
+
+// Every rule that the plan breaks when run on `world_size` ranks, the model's among them; see also `refuse`.
+std::vector<Problem> validate(const RunPlan& plan, int world_size);
+
+// Throws InvalidArgument with all of the problems on one line, "; " between them; does nothing when there are none.
+void refuse(const std::vector<Problem>& problems);
+
+}  // namespace lockstep::spec
