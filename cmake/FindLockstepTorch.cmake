@@ -23,7 +23,7 @@ find_package_handle_standard_args(
 
 if(LockstepTorch_FOUND AND NOT TARGET LockstepTorch::torch)
   add_library(LockstepTorch::torch INTERFACE IMPORTED)
-  set_target_properties(LockstepTorch::torch PROPERTIES INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
+  set_target_properties(LockstepTorch::torch PROPERTIES INTERFACE_INCLUDE_DIRECTORIES
     "${LockstepTorch_INCLUDE};${LockstepTorch_INCLUDE}/torch/csrc/api/include")
   set(_libraries ${LockstepTorch_torch} ${LockstepTorch_torch_cpu} ${LockstepTorch_c10})
   if(LockstepTorch_torch_cuda)
