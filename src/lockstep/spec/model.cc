@@ -128,7 +128,7 @@ std::vector<Problem> validate(const ModelSpec& spec) {
                    text("rope turns pairs of dims, so model.hidden / model.heads must be even, not ", spec.head_size()),
                    nearest_values(spec.heads, 1, spec.hidden, [&](int64_t candidate) {
                      return spec.hidden % candidate == 0 && spec.hidden / candidate % 2 == 0 &&
-                            candidate % spec.kv_heads == 0;
+                            (spec.kv_heads == spec.heads || candidate % spec.kv_heads == 0);
                    }));
     }
   }

@@ -1,0 +1,72 @@
+#include "lockstep/spec/later.h"
+
+#include <array>
+
+namespace lockstep::spec {
+
+std::span<const LaterKey> later_keys() {
+  static constexpr auto kKeys = std::to_array<LaterKey>({
+      {"model", "experts", "0"},
+      {"model", "top_k", ""},
+      {"model", "capacity_factor", ""},
+      {"train", "gradient_dtype", "\"fp32\""},
+      {"parallel", "context", "1"},
+      {"parallel", "expert", "1"},
+      {"parallel", "tensor", "1"},
+      {"parallel", "pipeline", "1"},
+      {"parallel", "rules", "{}"},
+      {"parallel", "sequence_parallel", "false"},
+      {"parallel", "zero", "0"},
+      {"parallel", "zero_group", "0"},
+      {"parallel", "gather", "\"layer\""},
+      {"parallel", "gradient_reduction", "\"deferred\""},
+      {"parallel", "schedule", "\"1f1b\""},
+      {"parallel", "chunks", "1"},
+      {"parallel", "stages", "\"\""},
+      {"parallel", "recompute", "\"none\""},
+      {"run", "checkpoint_every", "0"},
+  });
+  return kKeys;
+}
+
+std::span<const LaterValue> later_values() {
+  static constexpr auto kValues = std::to_array<LaterValue>({
+      {"train", "precision", "bf16"},
+      {"train", "precision", "fp16"},
+  });
+  return kValues;
+}
+
+std::span<const std::string_view> later_sections() {
+  static constexpr auto kSections = std::to_array<std::string_view>({"cluster"});
+  return kSections;
+}
+
+std::span<const std::string_view> later_layout_words() {
+  static constexpr auto kWords = std::to_array<std::string_view>({"cp",
+                                                                  "ep",
+                                                                  "tp",
+                                                                  "sp",
+                                                                  "pp",
+                                                                  "v",
+                                                                  "zero",
+                                                                  "naive",
+                                                                  "gpipe",
+                                                                  "1f1b",
+                                                                  "interleaved",
+                                                                  "looped_bfs",
+                                                                  "zb_h1",
+                                                                  "zb_h2",
+                                                                  "interleaved_zb",
+                                                                  "zb_v",
+                                                                  "dualpipe_v",
+                                                                  "recompute_full",
+                                                                  "recompute_sqrt",
+                                                                  "recompute_selective",
+                                                                  "recompute_stage",
+                                                                  "bf16",
+                                                                  "fp16"});
+  return kWords;
+}
+
+}  // namespace lockstep::spec

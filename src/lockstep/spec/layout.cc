@@ -1,0 +1,119 @@
+#include "lockstep/spec/layout.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "lockstep/base/error.h"
+#include "lockstep/spec/later.h"
+#include "lockstep/spec/names.h"
+#include "lockstep/spec/rules.h"
+
+namespace lockstep::spec {
+
+namespace {
+
+constexpr int64_t kMaxNumber = 1'000'000;
+
+std::vector<std::string_view> words_of(std::string_view name) {
+  std::vector<std::string_view> words;
+  for (;;) {
+    const size_t dash = name.find('-');
+    words.push_back(name.substr(0, dash));
+    if (dash == std::string_view::npos) return words;
+    name.remove_prefix(dash + 1);
+  }
+}
+
+// The number after `prefix` when the word is both: "dp2" -> 2.
+std::optional<int64_t> number_after(std::string_view prefix, std::string_view word) {
+  if (!word.starts_with(prefix)) return std::nullopt;
+  word.remove_prefix(prefix.size());
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc{} || end != word.data() + word.size() || number < 1 || number > kMaxNumber)
+    return std::nullopt;
+  return number;
+}
+
+bool is_later(std::string_view word) {
+  return std::ranges::any_of(later_layout_words(), [&](std::string_view later) {
+    if (!word.starts_with(later)) return false;
+    return word.substr(later.size()).find_first_not_of("0123456789g") == std::string_view::npos;  // "zero3g2"
+  });
+}
+
+[[noreturn]] void refuse_layout(std::string_view name, std::string_view why, const std::string& nearest) {
+  throw InvalidArgument(Problem{"layout", text('"', name, '"'), std::string(why), nearest}.message());
+}
+
+// The layout that the words name, in whatever order; throws on a word that is none.
+Layout gather(std::string_view name) {
+  Layout layout;
+  for (const std::string_view word : words_of(name)) {
+    if (const auto data = number_after("dp", word)) {
+      layout.data = *data;
+    } else if (const auto accumulate = number_after("acc", word)) {
+      layout.accumulate = *accumulate;
+    } else if (word == "fixed_tree") {
+      layout.fixed_tree = true;
+    } else if (const auto precision = from_name<Precision>(word)) {
+      layout.precision = *precision;
+    } else if (is_later(word)) {
+      throw Unsupported(text("layout = \"", name, "\": ", word,
+                             " is not supported by this version; it has single, dpN, accN, ",
+                             "fixed_tree, fp32 and fp64"));
+    } else if (word != "single") {
+      const std::vector<std::string> known = {"single", "dp2", "acc2", "fixed_tree", "fp32", "fp64"};
+      refuse_layout(name, text('"', word, "\" is no layout; known are single, dpN, accN, fixed_tree, fp32 and fp64"),
+                    nearest_name(word, known));
+    }
+  }
+  return layout;
+}
+
+}  // namespace
+
+std::string to_string(const Layout& layout) {
+  std::vector<std::string> words;
+  if (layout.data != 1) words.push_back(text("dp", layout.data));
+  if (layout.accumulate) words.push_back(text("acc", *layout.accumulate));
+  if (layout.fixed_tree) words.emplace_back("fixed_tree");
+  if (layout.precision) words.emplace_back(name(*layout.precision));
+  return words.empty() ? "single" : join(words, "-");
+}
+
+Layout parse_layout(std::string_view name) {
+  const Layout layout = gather(name);
+  if (to_string(layout) != name) {
+    refuse_layout(name, "each word stands once, in the order dpN-accN-fixed_tree-precision", to_string(layout));
+  }
+  return layout;
+}
+
+RunPlan apply(const Layout& layout, RunPlan plan) {
+  plan.parallel.data = layout.data;
+  if (layout.fixed_tree) plan.parallel.reduction = Reduction::fixed_tree;
+  if (layout.precision) plan.train.precision = *layout.precision;
+  if (layout.accumulate) {
+    const int64_t parts = layout.data * *layout.accumulate, batch = plan.train.global_batch;
+    if (batch % parts != 0 || batch < parts) {
+      const auto works = [&](int64_t candidate) { return batch % (layout.data * candidate) == 0; };
+      const std::string nearest =
+          nearest_values(*layout.accumulate, 1, std::max<int64_t>(1, batch / layout.data), works);
+      refuse_layout(to_string(layout),
+                    text("train.global_batch = ", batch, " must be a multiple of ", layout.data, " ranks times ",
+                         *layout.accumulate, " micro-batches"),
+                    nearest.empty() ? "" : "acc" + nearest);
+    }
+    plan.train.microbatch = batch / parts;
+  }
+  return plan;
+}
+
+Layout layout_of(const RunPlan& plan, int world_size) {
+  Layout layout{.data = world_size, .fixed_tree = plan.parallel.reduction == Reduction::fixed_tree};
+  if (plan.train.precision != Precision::fp32) layout.precision = plan.train.precision;
+  return layout;
+}
+
+}  // namespace lockstep::spec

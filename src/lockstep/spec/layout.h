@@ -1,0 +1,37 @@
+// Layouts by name: what differs from one rank, joined with "-" in a fixed order.
+//
+//   single   dp2   dp2-acc4   dp4-fixed_tree   dp2-fp64
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/spec/plan.h"
+
+namespace lockstep::spec {
+
+struct Layout {
+  int64_t data = 1;                    // ranks: "dp2"
+  std::optional<int64_t> accumulate;   // micro-batches per rank: "acc4"; absent: micro-batches of the configured size
+  bool fixed_tree = false;             // absent: the configured reduction
+  std::optional<Precision> precision;  // "fp32", "fp64"; absent: as configured
+  bool operator==(const Layout&) const = default;
+
+  int world_size() const { return static_cast<int>(data); }
+};
+
+// throws   InvalidArgument with the nearest name; Unsupported for words that a later version brings ("tp2", "zero1")
+Layout parse_layout(std::string_view name);
+
+std::string to_string(const Layout& layout);
+
+// The plan on this layout. throws InvalidArgument when "accN" does not cut the global batch into whole micro-batches.
+RunPlan apply(const Layout& layout, RunPlan plan);
+
+// How a plan on `world_size` ranks is laid out. Its micro-batches keep their configured size, which is no part of the
+// name.
+Layout layout_of(const RunPlan& plan, int world_size);
+
+}  // namespace lockstep::spec
