@@ -58,5 +58,5 @@ struct Problem {
 #define LOCKSTEP_CHECK(condition, ...)                                                             \
   do {                                                                                             \
     if (!(condition)) [[unlikely]]                                                                 \
-      ::lockstep::check_failed(#condition, __FILE__, __LINE__, ::lockstep::text("" __VA_ARGS__));  \
+      ::lockstep::check_failed(#condition, __FILE__, __LINE__, ::lockstep::text(__VA_ARGS__));  \
   } while (false)
