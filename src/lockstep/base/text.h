@@ -11,7 +11,7 @@ namespace lockstep {
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  static_cast<void>((out << ... << parts));
   return out.str();
 }
 
