@@ -1,0 +1,48 @@
+// How a rank sleeps until another rank has done something, in memory that several processes may share.
+//
+// Whoever changes something that others may await rings the doorbell beside it; ringing costs one load while nobody
+// sleeps. The order that makes a lost wake-up impossible (every access here is sequentially consistent):
+//
+//   sleeper   sleepers += 1;  looks at what it awaits;  futex wait while rings is what it was before looking
+//   changer   changes it;     looks at sleepers;        rings += 1, futex wake
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace lockstep::comm::host {
+
+struct Doorbell {
+  std::atomic<uint32_t> rings{0};
+  std::atomic<uint32_t> sleepers{0};
+
+  void ring() {
+    if (sleepers.load() != 0) [[unlikely]]
+      ring_loudly();
+  }
+
+ private:
+  void ring_loudly();
+};
+
+// Sleeps until `bell` rings after `seen` was read from it, at most `longest_s` seconds; may return early.
+void sleep_until_rung(Doorbell& bell, uint32_t seen, double longest_s);
+
+// Tells the processor that this is a spinning loop.
+void relax_processor();
+
+// How long to look for a change before sleeping. Looking is worth it only while every rank has a core of its own;
+// otherwise the core is given to the rank that is awaited.
+struct Patience {
+  double spin_s = 0;
+  int yields = 0;
+
+  // For the thread that made a blocking call, and for a communication thread, which competes with computation.
+  static Patience of_caller(int ranks_on_host);
+  static Patience of_communication_thread(int ranks_on_host);
+};
+
+// Cores that this process may run on.
+int available_cores();
+
+}  // namespace lockstep::comm::host

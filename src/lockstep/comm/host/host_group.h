@@ -1,0 +1,111 @@
+// A group of ranks on one host, as threads or as processes: ProcessGroup over the memory that they share.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "lockstep/comm/host/arena.h"
+#include "lockstep/comm/host/collectives.h"
+#include "lockstep/comm/host/messages.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::comm::host {
+
+// What all groups of one rank have in common. The rank has left the world when the last of them is gone.
+class Rank {
+ public:
+  //   arena  where allocate() takes memory; null: from the heap, which all ranks reach
+  Rank(std::shared_ptr<Segment> segment, int world_rank, std::shared_ptr<Arena> arena, std::string_view backend)
+      : segment(std::move(segment)), world_rank(world_rank), arena(std::move(arena)), backend(backend) {}
+  ~Rank();
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  const std::shared_ptr<Segment> segment;
+  const int world_rank;
+  const std::shared_ptr<Arena> arena;
+  const std::string_view backend;
+};
+
+// Joins a group for as long as it lives.
+struct Membership {
+  Membership(const Segment& segment, const GroupKey& key, int rank) : view(join_group(segment, key, rank)) {}
+  ~Membership() { leave_group(view); }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  const GroupView view;
+};
+
+class HostGroup final : public ProcessGroup {
+ public:
+  // The group of all ranks, named "world".
+  static std::unique_ptr<ProcessGroup> world(std::shared_ptr<const Rank> rank);
+  // Calls that are not through fail.
+  ~HostGroup() override;
+
+  int rank() const override { return view_.rank; }
+  int size() const override { return view_.size(); }
+  const std::string& name() const override { return name_; }
+  std::string_view backend() const override { return owner_->backend; }
+  int world_rank(int group_rank) const override;
+
+  void run(const Call& call) override;
+  Work submit(const Call& call) override;
+  std::unique_ptr<ProcessGroup> split(std::span<const int> ranks, std::string_view name) override;
+  Registered allocate(int64_t bytes) override;
+  void check() const override;
+
+  std::chrono::milliseconds default_deadline() const override { return default_deadline_; }
+  void set_default_deadline(std::chrono::milliseconds deadline) override { default_deadline_ = deadline; }
+  void set_recorder(trace::Recorder* recorder) override { recorder_ = recorder; }
+  trace::Recorder* recorder() const override { return recorder_; }
+
+ private:
+  struct Queued {
+    Call call;
+    std::string tag;  // call.options.tag points here
+    double deadline_s = 0;
+    trace::Recorder* recorder = nullptr;
+    std::shared_ptr<Work::State> state;
+  };
+
+  HostGroup(std::shared_ptr<const Rank> owner, const GroupKey& key, int rank);
+
+  double deadline_s(const Call& call) const;
+  void execute(const Call& call, double deadline_s, trace::Recorder* recorder, const Patience& patience);
+  void execute_queue();  // the communication thread
+
+  const std::shared_ptr<const Rank> owner_;
+  const std::string name_;
+  const Membership membership_;
+  const GroupView& view_ = membership_.view;
+  const Patience of_caller_, of_thread_;
+  std::chrono::milliseconds default_deadline_;
+  trace::Recorder* recorder_ = nullptr;
+  std::map<std::string, uint64_t> splits_;  // how often each (ranks, name) was split
+
+  Health health_, world_health_;
+  Messages messages_;
+
+  std::mutex execution_;  // of one collective at a time
+  Collectives collectives_;
+
+  std::mutex queue_mutex_;
+  std::condition_variable queue_changed_;
+  std::deque<Queued> queue_;
+  std::atomic<int> pending_{0};  // queued or under way
+  bool destroyed_ = false;
+  std::thread thread_;
+};
+
+// Throws InvalidArgument for a call that no group of this size could execute.
+void validate(const Call& call, int rank, int size);
+
+}  // namespace lockstep::comm::host

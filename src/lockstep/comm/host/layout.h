@@ -1,0 +1,169 @@
+// The memory that the ranks of one host share, and where everything lies in it.
+//
+//   Segment   [ Control | group record | group record | ...            | arena of rank 0 | arena of rank 1 | ... ]
+//   record    [ Group | Member x p | Channel x p*p | staging x p ]
+//
+// Ranks as processes map one sparse file, ranks as threads one anonymous mapping without arenas. The pages of what is
+// never used never exist. Addresses inside are offsets, since each process maps it elsewhere. All of it starts as
+// zeros, and zeros are the initial state.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "lockstep/comm/failure.h"
+#include "lockstep/comm/host/doorbell.h"
+#include "lockstep/comm/host/shared_call.h"
+
+namespace lockstep::comm::host {
+
+inline constexpr int kMaxRanks = 64;
+inline constexpr int kMaxGroups = 4096;
+inline constexpr int64_t kCacheLine = 64;
+inline constexpr int64_t kPage = 4096;
+
+inline constexpr int64_t kInlineBytes = 8192;             // a call up to this size travels in the slot
+inline constexpr int64_t kStagingBlockBytes = 256 << 10;  // two per rank and group, for memory that others cannot reach
+inline constexpr int64_t kFragmentBytes = 64 << 10;       // of a message
+inline constexpr int kFragments = 4;                      // in flight per channel
+
+// -- the world ------------------------------------------------------------------------------------------------------
+
+enum class RankState : uint32_t {
+  running,
+  left,  // ended well: whoever still needs something of it has lost it
+  lost,  // died or failed: every group that it is in has failed
+};
+
+struct alignas(kCacheLine) RankRecord {
+  std::atomic<RankState> state{};
+  std::atomic<int32_t> process{0};  // that joined as this rank; 0: none yet
+  std::atomic<uint32_t> reason_ready{0};
+  char reason[240] = {};  // "killed by signal 9"; written once, before reason_ready
+};
+
+struct alignas(kCacheLine) Control {
+  uint64_t magic = 0;
+  int32_t world_size = 0;
+  int32_t launcher = 0;  // its process; 0: none
+  int64_t segment_bytes = 0, arena_offset = 0, arena_bytes = 0;
+  int64_t default_deadline_ms = 0;
+
+  alignas(kCacheLine) std::atomic<uint32_t> alarm{
+      0};  // counts the ends of ranks: what was looked up before may be stale
+  alignas(kCacheLine) std::atomic<uint32_t> table_owner{0};  // world rank + 1 of who changes the group table; 0: nobody
+  std::atomic<int32_t> group_count{0};
+  std::atomic<int64_t> records_end{0};
+  std::atomic<int64_t> group_offset[kMaxGroups] = {};
+  RankRecord ranks[kMaxRanks];
+};
+
+// -- a group --------------------------------------------------------------------------------------------------------
+
+enum class MemberState : uint32_t { absent, present, departed };
+enum class FailureState : uint32_t { none, being_written, written };
+
+struct alignas(kCacheLine) Group {
+  std::atomic<uint32_t> in_use{0};
+  int32_t size = 0;      // for as long as the segment lives: a free record is used again for a group of the same size
+  int32_t departed = 0;  // under the table lock; when all have, the record is free
+
+  // Who it is: the repeat-th group of that name and those ranks split from that parent.
+  uint64_t generation = 0;  // this record was used for so many groups before
+  int32_t parent = -1;
+  uint64_t parent_generation = 0;
+  uint64_t repeat = 0;
+  uint64_t name_hash = 0;
+  char name[64] = {};
+  int32_t world_ranks[kMaxRanks] = {};
+
+  // The first error; all ranks of the group get it.
+  std::atomic<FailureState> failure_state{};
+  Failure::Kind failure_kind{};
+  int32_t failure_world_rank = -1;
+  char failure_message[3072] = {};
+};
+
+// Of reachable memory, as Segment::encode gives them.
+struct Addresses {
+  uint64_t input, output;
+};
+
+// A call's announcement. A rank overwrites the slot of call n with call n + 2: it got there only after everyone
+// announced call n + 1, and so had done with call n.
+struct alignas(kCacheLine) Slot {
+  std::atomic<uint64_t> sequence{0};
+  SharedCall call;
+  // With the two above, a small message is one cache line.
+  union {
+    char data[kInlineBytes];
+    Addresses address;
+  };
+  SharedTag tag;
+
+  Slot() {}
+};
+
+struct Member {
+  Slot slots[2];
+  alignas(kCacheLine) std::atomic<uint64_t> phase{0};  // points inside calls that all ranks pass together
+  alignas(kCacheLine) Doorbell collective_bell;        // rung by this member when its slots or phase change
+  alignas(kCacheLine) Doorbell message_bell;  // rung by the others when a channel to or from this member changes
+  alignas(kCacheLine) std::atomic<MemberState> state{};
+  std::atomic<uint64_t> completed{0};  // the last call that this member ended
+
+  // For the next group in the same record. By atomic stores, for whoever rings at this moment.
+  void reset() {
+    for (Slot& slot : slots) slot.sequence.store(0);
+    phase.store(0);
+    completed.store(0);
+    state.store(MemberState::absent);
+  }
+};
+
+// One end of a channel, written by one member only.
+struct alignas(kCacheLine) ChannelEnd {
+  std::atomic<uint64_t> fragments{0};  // put in, or taken out
+  std::atomic<uint64_t> active{0};     // number of the message this end is in; 0: none
+  SharedCall call;
+  SharedTag tag;
+
+  void reset() {
+    fragments.store(0);
+    active.store(0);
+  }
+};
+
+struct alignas(kCacheLine) Fragment {
+  SharedCall call;
+  SharedTag tag;
+  int64_t offset = 0, bytes = 0;
+  uint64_t address = 0;  // not 0: the whole message lies there, and the receiver copies it
+  alignas(kCacheLine) char data[kFragmentBytes];
+
+  Fragment() {}
+};
+
+// Messages of one ordered pair of ranks, as a ring of fragments.
+struct Channel {
+  ChannelEnd sender, receiver;
+  Fragment fragments[kFragments];
+};
+
+inline int64_t members_offset() {
+  return sizeof(Group);
+}
+inline int64_t channels_offset(int size) {
+  return members_offset() + size * static_cast<int64_t>(sizeof(Member));
+}
+inline int64_t staging_offset(int size) {
+  const int64_t end = channels_offset(size) + int64_t{size} * size * static_cast<int64_t>(sizeof(Channel));
+  return (end + kPage - 1) / kPage * kPage;
+}
+inline int64_t record_bytes(int size) {
+  return staging_offset(size) + size * 2 * kStagingBlockBytes;
+}
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory needs atomics that are only their value");
+
+}  // namespace lockstep::comm::host

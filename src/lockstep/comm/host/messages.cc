@@ -1,0 +1,254 @@
+#include "lockstep/comm/host/messages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "lockstep/base/log.h"
+#include "lockstep/comm/host/record_call.h"
+#include "lockstep/comm/reduce.h"
+
+namespace lockstep::comm::host {
+
+Messages::Messages(const GroupView& view, Health& health, const Patience& of_caller, const Patience& of_thread)
+    : view_(view),
+      health_(health),
+      of_caller_(of_caller),
+      of_thread_(of_thread),
+      sends_(static_cast<size_t>(view.size())),
+      receives_(static_cast<size_t>(view.size())) {}
+
+Messages::~Messages() {
+  {
+    const std::lock_guard lock(mutex_);
+    destroyed_ = true;
+  }
+  view_.mine().message_bell.ring();
+  if (thread_.joinable()) thread_.join();
+  fail_all(
+      {Failure::Kind::invalid_argument, text("rank ", view_.world_rank(), ": group '", view_.group->name,
+                                             "' was destroyed before this message was through; wait for it first")});
+}
+
+void Messages::run(const Call& call, double deadline_s, trace::Recorder* recorder) {
+  std::shared_ptr<Work::State> state;
+  {
+    const std::lock_guard lock(mutex_);
+    state = enqueue(call, deadline_s, recorder);
+  }
+  drive(state.get(), of_caller_);
+  state->wait();
+}
+
+Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* recorder) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Work::State> state = enqueue(call, deadline_s, recorder);
+  try {
+    advance_all();
+  } catch (...) {
+    fail_all(Failure::of(std::current_exception()));
+  }
+  if (!idle()) {
+    if (!thread_.joinable()) {
+      thread_ = std::thread([this] {
+        log::set_thread_rank(view_.world_rank());
+        drive(nullptr, of_thread_);
+      });
+    }
+    view_.mine().message_bell.ring();  // the thread may be asleep without a deadline
+  }
+  return Work(state);
+}
+
+std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline_s, trace::Recorder* recorder) {
+  const bool sends = call.operation == Operation::send;
+  const Buffer& data = sends ? call.input : call.output;
+  Queue& queue = (sends ? sends_ : receives_)[static_cast<size_t>(call.peer)];
+  Message message;
+  message.call = call;
+  message.place.call = info_of(call, view_.segment->reachable(data.data, data.bytes()));
+  message.place.kind = "message";
+  message.place.number = queue.next_number;
+  message.deadline.limit_s = deadline_s;
+  message.recorder = recorder;
+  message.state = std::make_shared<Work::State>();
+  health_.check(&message.place);
+  ++queue.next_number;
+  std::shared_ptr<Work::State> state = message.state;
+  queue.messages.push_back(std::move(message));
+  return state;
+}
+
+void Messages::drive(const Work::State* state, const Patience& patience) {
+  if (patience.spin_s > 0 && state != nullptr) {
+    const double until_s = now_s() + patience.spin_s;
+    do {
+      if (drive_once(state)) return;
+      relax_processor();
+    } while (now_s() < until_s);
+  }
+  Doorbell& bell = view_.mine().message_bell;
+  while (true) {
+    const uint32_t seen = bell.rings.load();
+    bell.sleepers.fetch_add(1);
+    const bool over = drive_once(state);
+    if (!over) {
+      double longest_s = 0;
+      {
+        const std::lock_guard lock(mutex_);
+        longest_s = soonest_deadline_s();
+      }
+      sleep_until_rung(bell, seen, longest_s);
+    }
+    bell.sleepers.fetch_sub(1);
+    if (over) return;
+  }
+}
+
+bool Messages::drive_once(const Work::State* state) {
+  const std::lock_guard lock(mutex_);
+  try {
+    advance_all();
+    if (state == nullptr || !state->done()) raise_if_stuck();
+  } catch (...) {
+    fail_all(Failure::of(std::current_exception()));
+  }
+  return state != nullptr ? state->done() : destroyed_;
+}
+
+void Messages::advance_all() {
+  for (int peer = 0; peer < view_.size(); ++peer) {
+    advance(sends_[static_cast<size_t>(peer)], peer, true);
+    advance(receives_[static_cast<size_t>(peer)], peer, false);
+  }
+}
+
+void Messages::advance(Queue& queue, int peer, bool sends) {
+  ChannelEnd& end = sends ? view_.channel(view_.rank, peer).sender : view_.channel(peer, view_.rank).receiver;
+  while (!queue.messages.empty()) {
+    Message& message = queue.messages.front();
+    if (message.started_s == 0) start(message, end);
+    const bool through = sends ? send_fragments(message, peer) : receive_fragments(message, peer);
+    if (!through) return;
+    finish(queue, end);
+  }
+}
+
+void Messages::start(Message& message, ChannelEnd& end) {
+  message.started_s = now_s();
+  message.deadline.started_s = message.started_s;
+  end.call.store(message.place.call);
+  if (message.place.call.tag_hash != 0) end.tag.store(message.place.call.tag);
+  end.active.store(message.place.number);
+}
+
+void Messages::finish(Queue& queue, ChannelEnd& end) {
+  Message& message = queue.messages.front();
+  end.active.store(0);
+  record_call(message.recorder, message.place.call, message.started_s);
+  message.state->complete();
+  queue.messages.pop_front();
+}
+
+// Returns whether the data may be overwritten.
+bool Messages::send_fragments(Message& message, int peer) {
+  Channel& channel = view_.channel(view_.rank, peer);
+  const int64_t bytes = message.place.call.bytes();
+  const char* const data = static_cast<const char*>(message.call.input.data);
+  const bool fetched = message.place.call.reachable && bytes > kFragmentBytes;
+  bool all_put = message.last_fragment != 0 || (bytes > 0 && message.moved_bytes == bytes);
+  while (!all_put) {
+    const uint64_t put = channel.sender.fragments.load(std::memory_order_relaxed);
+    if (put - channel.receiver.fragments.load() == kFragments) return false;
+    Fragment& fragment = channel.fragments[put % kFragments];
+    fragment.call.store(message.place.call);
+    if (message.place.call.tag_hash != 0) fragment.tag.store(message.place.call.tag);
+    fragment.offset = message.moved_bytes;
+    fragment.bytes = fetched ? bytes : std::min(kFragmentBytes, bytes - message.moved_bytes);
+    fragment.address = fetched ? view_.segment->encode(data) : 0;
+    if (!fetched) copy(fragment.data, data + fragment.offset, fragment.bytes, false);
+    if (fetched) message.last_fragment = put + 1;
+    message.moved_bytes += fragment.bytes;
+    all_put = message.moved_bytes == bytes;
+    channel.sender.fragments.store(put + 1);
+    view_.member(peer).message_bell.ring();
+  }
+  return channel.receiver.fragments.load() >= message.last_fragment;
+}
+
+// Returns whether all of it is here.
+bool Messages::receive_fragments(Message& message, int peer) {
+  Channel& channel = view_.channel(peer, view_.rank);
+  char* const data = static_cast<char*>(message.call.output.data);
+  while (true) {
+    const uint64_t taken = channel.receiver.fragments.load(std::memory_order_relaxed);
+    if (channel.sender.fragments.load() == taken) return false;
+    const Fragment& fragment = channel.fragments[taken % kFragments];
+    if (message.moved_bytes == 0) check_fingerprint(message, fragment, peer);
+    const char* const from = fragment.address != 0 ? view_.segment->decode(fragment.address) : fragment.data;
+    copy(data + fragment.offset, from, fragment.bytes, fragment.bytes >= kStreamingBytes);
+    message.moved_bytes += fragment.bytes;
+    channel.receiver.fragments.store(taken + 1);
+    view_.member(peer).message_bell.ring();
+    if (message.moved_bytes == message.place.call.bytes()) return true;
+  }
+}
+
+void Messages::check_fingerprint(const Message& message, const Fragment& fragment, int peer) const {
+  const CallInfo& own = message.place.call;
+  CallInfo theirs = fragment.call.load();
+  if (own.type == theirs.type && own.count == theirs.count && own.tag_hash == theirs.tag_hash) return;
+  if (theirs.tag_hash != 0) theirs.tag = fragment.tag.load();
+  const auto ranks = view_.world_ranks();
+  health_.fail(Failure::Kind::protocol_mismatch,
+               text("rank ", view_.world_rank(), ": ranks disagree on message ", message.place.number, " of group '",
+                    view_.group->name, "': rank ", ranks[static_cast<size_t>(peer)], " made ", describe(theirs, ranks),
+                    ", rank ", view_.world_rank(), " made ", describe(own, ranks),
+                    ". Both sides of a message must give the same type, count and tag, in the same order"));
+}
+
+// After advance_all, so what stands still needs the peer.
+void Messages::raise_if_stuck() {
+  for (int peer = 0; peer < view_.size(); ++peer) {
+    for (Queue* queue : {&sends_[static_cast<size_t>(peer)], &receives_[static_cast<size_t>(peer)]}) {
+      if (queue->messages.empty()) continue;
+      const uint64_t number = queue->messages.front().place.number;
+      WaitEnd end = queue->messages.front().deadline.left_s() <= 0 ? WaitEnd::deadline : WaitEnd::ready;
+      if (health_.disturbed(peer)) {
+        advance(*queue, peer, queue == &sends_[static_cast<size_t>(peer)]);  // what came before it left counts
+        end = WaitEnd::disturbed;
+      }
+      if (end == WaitEnd::ready || queue->messages.empty() || queue->messages.front().place.number != number) continue;
+      const Message& message = queue->messages.front();
+      health_.raise(end, {peer}, message.place, message.deadline);
+    }
+  }
+}
+
+void Messages::fail_all(const Failure& failure) {
+  for (std::vector<Queue>* queues : {&sends_, &receives_}) {
+    for (Queue& queue : *queues) {
+      for (Message& message : queue.messages) health_.conclude(std::move(message.state), failure);
+      queue.messages.clear();
+    }
+  }
+}
+
+double Messages::soonest_deadline_s() const {
+  double soonest = std::numeric_limits<double>::infinity();
+  for (const std::vector<Queue>* queues : {&sends_, &receives_}) {
+    for (const Queue& queue : *queues) {
+      if (!queue.messages.empty()) soonest = std::min(soonest, queue.messages.front().deadline.left_s());
+    }
+  }
+  return soonest;
+}
+
+bool Messages::idle() const {
+  for (size_t peer = 0; peer < sends_.size(); ++peer) {
+    if (!sends_[peer].messages.empty() || !receives_[peer].messages.empty()) return false;
+  }
+  return true;
+}
+
+}  // namespace lockstep::comm::host

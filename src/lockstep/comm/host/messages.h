@@ -1,0 +1,76 @@
+// Sends and receives of one rank in one group.
+//
+// Each direction to each peer is a queue of its own, whose first message makes progress while the others of that queue
+// wait. Whoever waits for a message drives all queues, so no message waits behind one to or from another peer, and none
+// behind a collective. For asynchronous messages that do not end at once a thread drives them; it sleeps between
+// changes.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/host/health.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep::trace {
+class Recorder;
+}
+
+namespace lockstep::comm::host {
+
+class Messages {
+ public:
+  Messages(const GroupView& view, Health& health, const Patience& of_caller, const Patience& of_thread);
+  // Messages under way fail. `health` has been abandoned.
+  ~Messages();
+
+  void run(const Call& call, double deadline_s, trace::Recorder* recorder);
+  Work submit(const Call& call, double deadline_s, trace::Recorder* recorder);
+
+ private:
+  struct Message {
+    Call call;
+    Place place;
+    Deadline deadline;
+    trace::Recorder* recorder = nullptr;
+    std::shared_ptr<Work::State> state;
+    double started_s = 0;  // at the head of its queue; 0: not yet
+    int64_t moved_bytes = 0;
+    uint64_t last_fragment = 0;  // of a send whose data the receiver fetches: done when this one is taken
+  };
+  struct Queue {
+    std::deque<Message> messages;
+    uint64_t next_number = 1;
+  };
+
+  std::shared_ptr<Work::State> enqueue(const Call& call, double deadline_s, trace::Recorder* recorder);
+  // Until `state` is done; for the thread (null) until this rank destroys the group.
+  void drive(const Work::State* state, const Patience& patience);
+  bool drive_once(const Work::State* state);  // whether that has come
+
+  // All of these hold the lock.
+  void advance_all();
+  void advance(Queue& queue, int peer, bool sends);
+  void start(Message& message, ChannelEnd& end);
+  bool send_fragments(Message& message, int peer);
+  bool receive_fragments(Message& message, int peer);
+  void check_fingerprint(const Message& message, const Fragment& fragment, int peer) const;
+  void finish(Queue& queue, ChannelEnd& end);
+  void raise_if_stuck();
+  void fail_all(const Failure& failure);
+  double soonest_deadline_s() const;
+  bool idle() const;
+
+  GroupView view_;
+  Health& health_;
+  Patience of_caller_, of_thread_;
+  std::mutex mutex_;
+  std::vector<Queue> sends_, receives_;  // by peer
+  bool destroyed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::comm::host

@@ -1,0 +1,26 @@
+// The state behind a Work, shared by the caller and the thread that executes the call.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#include "lockstep/comm/failure.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::comm {
+
+struct Work::State {
+ public:
+  void complete(Failure failure = {});
+  bool done() const;
+  // Throws the failure, if that is how the call ended.
+  void wait() const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable completed_;
+  bool done_ = false;
+  Failure failure_;
+};
+
+}  // namespace lockstep::comm

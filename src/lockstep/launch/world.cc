@@ -1,0 +1,91 @@
+#include "lockstep/launch/world.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include "lockstep/base/error.h"
+#include "lockstep/launch/variables.h"
+
+namespace lockstep::launch {
+namespace {
+
+std::optional<std::string> read_text(const char* variable) {
+  const char* const value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::optional<int> read_number(const char* variable) {
+  const std::optional<std::string> value = read_text(variable);
+  if (!value) return std::nullopt;
+  int number = 0;
+  const char* const end = value->data() + value->size();
+  const auto [stopped_at, error] = std::from_chars(value->data(), end, number);
+  if (error != std::errc() || stopped_at != end || number < 0) {
+    throw InvalidArgument(Problem{variable, *value, "must be a whole number, 0 or more", ""}.message());
+  }
+  return number;
+}
+
+// Where other launchers put what they tell their processes. Slurm's are those of a step: a batch script sees the job's,
+// but was started alone.
+struct Convention {
+  const char* launcher;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+};
+constexpr Convention kConventions[] = {
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+};
+
+Place checked(const Place& place, const char* rank_variable, const char* world_size_variable) {
+  if (place.world_size < 1 || place.rank >= place.world_size) {
+    throw InvalidArgument(text(rank_variable, " = ", place.rank, " with ", world_size_variable, " = ", place.world_size,
+                               ": a rank is 0 to world size - 1; start the program with a launcher, or unset both"));
+  }
+  return place;
+}
+
+const char* fitting_backend(const Place& place) {
+  if (place.descriptor >= 0) return "shared_memory";
+  if (place.world_size == 1) return "in_process";
+  throw Unsupported(
+      text(place.launcher, " started ", place.world_size,
+           " processes, but this build has no backend between processes that lockstep did not start; start "
+           "them with lockstep launch --ranks ",
+           place.world_size, " -- PROGRAM"));
+}
+
+}  // namespace
+
+Place place_from_environment() {
+  if (const std::optional<int> descriptor = read_number(kDescriptorVariable)) {
+    const std::optional<int> rank = read_number(kRankVariable);
+    const std::optional<int> world_size = read_number(kWorldSizeVariable);
+    if (!rank || !world_size) {
+      throw InvalidArgument(text(kDescriptorVariable, " is set but not ", kRankVariable, " and ", kWorldSizeVariable,
+                                 ": the launcher sets all three; let programs between pass them on"));
+    }
+    return checked({"lockstep", *rank, *world_size, *rank, *descriptor}, kRankVariable, kWorldSizeVariable);
+  }
+  for (const Convention& convention : kConventions) {
+    const std::optional<int> rank = read_number(convention.rank);
+    const std::optional<int> world_size = read_number(convention.world_size);
+    if (!rank || !world_size) continue;
+    const int local_rank = read_number(convention.local_rank).value_or(0);
+    return checked({convention.launcher, *rank, *world_size, local_rank, -1}, convention.rank, convention.world_size);
+  }
+  return {};
+}
+
+std::unique_ptr<comm::ProcessGroup> world_from_environment(const WorldOptions& options) {
+  const Place place = place_from_environment();
+  const Backend& backend = find_backend(options.backend.empty() ? fitting_backend(place) : options.backend);
+  return backend.join(place, options);
+}
+
+}  // namespace lockstep::launch
