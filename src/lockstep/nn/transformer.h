@@ -9,11 +9,12 @@
 
 #include <torch/nn/module.h>
 
-#include <map>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "lockstep/nn/parameters.h"
+#include "lockstep/nn/rope.h"
 #include "lockstep/nn/seams.h"
 #include "lockstep/spec/model.h"
 
@@ -69,20 +70,23 @@ class Transformer : public torch::nn::Module {
     Projection ffn_down;
   };
 
+  using SiteMaker = std::function<Site(std::string_view)>;  // a name of the layer at hand -> its site
+
   void register_by_name(const Parameter& parameter);
   at::Tensor find(const std::string& name) const;  // undefined when the list lacks it
   Layer find_layer(int64_t layer) const;
   at::Tensor normalise(const at::Tensor& x_BSH, const NormWeights& norm) const;
-  at::Tensor attention(const Layer& layer, const at::Tensor& x_BSH, const Context& context, int index) const;
-  at::Tensor ffn(const Layer& layer, const at::Tensor& x_BSH, const Context& context, int index) const;
-  at::Tensor dropout(const at::Tensor& x_BSH, const Context& context, int layer, std::string_view name) const;
+  at::Tensor attention(const Layer& layer, const at::Tensor& x_BSH, const Context& context,
+                       const SiteMaker& site) const;
+  at::Tensor ffn(const Layer& layer, const at::Tensor& x_BSH, const Context& context, const SiteMaker& site) const;
+  at::Tensor dropout(const at::Tensor& x_BSH, const Context& context, const Site& site) const;
 
   spec::ModelSpec model_;
   std::vector<Parameter> parameters_;
   at::Tensor token_table_VH_, position_table_SH_, head_VH_;
   NormWeights final_norm_;
   std::vector<Layer> layers_;
-  at::Tensor rope_cos_, rope_sin_;  // [sequence, D/2]; undefined with learned positions
+  RopeTables rope_;  // of every position; undefined with learned positions
 };
 
 // Tokens that count: targets other than kIgnoredTarget.

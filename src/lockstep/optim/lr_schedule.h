@@ -1,22 +1,20 @@
 // The learning rate as a function of the step alone, so that a resumed run continues it exactly.
 #pragma once
 
-#include <cstdint>
+#include "lockstep/spec/plan.h"
 
 namespace lockstep::optim {
 
-enum class Decay { none, linear, cosine };
+class LrSchedule {
+ public:
+  explicit LrSchedule(const spec::TrainSpec& train) : train_(train) {}
 
-struct LrSchedule {
-  double peak = 1e-3;
-  double min = 0;
-  int64_t warmup_steps = 0;
-  int64_t total_steps = 0;
-  Decay decay = Decay::none;
-
-  // Step 0, 1, ...: rises as peak * (step + 1) / warmup_steps, is `peak` at step warmup_steps, and has fallen to `min`
-  // at step total_steps and after.
+  // Step 0, 1, ...: rises as lr * (step + 1) / warmup_steps, is `lr` at step warmup_steps, and has fallen to `min_lr`
+  // at step `steps` and after.
   double at(int64_t step) const;
+
+ private:
+  spec::TrainSpec train_;
 };
 
 }  // namespace lockstep::optim

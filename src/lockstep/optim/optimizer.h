@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/spec/plan.h"
+
 namespace lockstep::optim {
 
 // Updated in place from tensor.grad().
@@ -54,5 +56,8 @@ struct SgdOptions {
 
 // momentum = m * momentum + (grad + weight_decay * x); x -= lr * momentum; equal to torch.optim.SGD.
 std::unique_ptr<Optimizer> make_sgd(std::vector<Parameter> parameters, const SgdOptions& options);
+
+// The one that the plan names, with its settings.
+std::unique_ptr<Optimizer> make_optimizer(const spec::TrainSpec& train, std::vector<Parameter> parameters);
 
 }  // namespace lockstep::optim

@@ -1,0 +1,52 @@
+#include "lockstep/nn/local_seams.h"
+
+#include <torch/torch.h>
+
+#include "lockstep/base/rng.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::nn {
+
+using at::Tensor;
+
+std::vector<Tensor> LocalLinear::linears(const Tensor& x, std::span<const Projection> projections, Split /*split*/,
+                                         const Site& /*site*/) {
+  std::vector<Tensor> outputs;
+  for (const Projection& projection : projections) {
+    outputs.push_back(at::linear(x, projection.weight, projection.bias));
+  }
+  return outputs;
+}
+
+Tensor LocalLoss::embed(const Tensor& tokens_BS, const Tensor& table_VH, const Site& /*site*/) {
+  return at::embedding(table_VH, tokens_BS);
+}
+
+Tensor LocalLoss::token_losses(const Tensor& hidden_BSH, const Tensor& head_VH, const Tensor& targets_BS,
+                               const Site& /*site*/) {
+  const Tensor logits_TV = at::linear(hidden_BSH, head_VH).flatten(0, 1);
+  return at::cross_entropy_loss(logits_TV, targets_BS.flatten(), {}, at::Reduction::None, kIgnoredTarget)
+      .view_as(targets_BS);
+}
+
+Tensor LocalAttention::attend(const Tensor& q_BNSD, const Tensor& k_BKSD, const Tensor& v_BKSD, const Site& /*site*/) {
+  const bool grouped = q_BNSD.size(1) != k_BKSD.size(1);
+  return at::scaled_dot_product_attention(q_BNSD, k_BKSD, v_BKSD, /*attn_mask=*/{}, /*dropout_p=*/0,
+                                          /*is_causal=*/true, /*scale=*/{}, /*enable_gqa=*/grouped);
+}
+
+Tensor LocalAttention::positions(int64_t sequence, at::Device device) {
+  return at::arange(sequence, at::TensorOptions(device).dtype(at::kLong));
+}
+
+Tensor LocalDropout::dropout(const Tensor& x_BSH, double p, const Site& site) {
+  const CounterRng rng(seed_, text("dropout.", site.layer, ".", site.name, ".", site.microbatch.step));
+  const uint64_t first = static_cast<uint64_t>(site.microbatch.first_sample * x_BSH.size(1) * x_BSH.size(2));
+  Tensor factor_BSH = at::empty(x_BSH.sizes(), at::kFloat);
+  float* out = factor_BSH.mutable_data_ptr<float>();
+  const float kept = static_cast<float>(1 / (1 - p));
+  for (int64_t i = 0; i < x_BSH.numel(); ++i) out[i] = rng.uniform(first + static_cast<uint64_t>(i)) < p ? 0 : kept;
+  return x_BSH * factor_BSH.to(x_BSH.options());
+}
+
+}  // namespace lockstep::nn
