@@ -1,0 +1,35 @@
+// A command of the command line: its name, what it does, its options and the function that runs it. A new command is one
+// file and one line in the list of main.cc.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/spec/plan.h"
+
+namespace lockstep::cli {
+
+// Adds the command to `app`. The function stored in `chosen` when the user picks it returns the exit code.
+using Chosen = std::function<int()>;
+using AddCommand = void (*)(CLI::App& app, Chosen& chosen);
+
+void add_train(CLI::App& app, Chosen& chosen);
+void add_launch(CLI::App& app, Chosen& chosen);
+void add_generate(CLI::App& app, Chosen& chosen);
+void add_verify(CLI::App& app, Chosen& chosen);
+void add_doctor(CLI::App& app, Chosen& chosen);
+
+// This program's own file, to start ranks with.
+std::string own_path();
+
+// This process's arguments as it was started, own_path() first.
+std::vector<std::string> own_command_line();
+void remember_command_line(int argc, char** argv);
+
+std::vector<std::string> split_list(const std::string& comma_separated);
+
+}  // namespace lockstep::cli

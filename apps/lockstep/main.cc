@@ -1,0 +1,92 @@
+// lockstep COMMAND ...: picks the command and turns errors into one line and an exit code.
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <sstream>
+
+#include "command.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr std::array<AddCommand, 5> kCommands = {add_train, add_launch, add_generate, add_verify, add_doctor};
+constexpr std::array kLaterCommands = {"bench", "schedule", "calibrate", "estimate", "plan", "scaling", "trace", "studio"};
+
+std::vector<std::string>& command_line() {
+  static std::vector<std::string> arguments;
+  return arguments;
+}
+
+// CLI11 explains at length; we say one line.
+int usage_error(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
+  std::string message = error.what();
+  if (arguments.size() > 1 && !arguments[1].starts_with("-") && app.get_subcommands().empty()) {
+    const std::string& name = arguments[1];
+    std::vector<std::string> known;
+    for (const CLI::App* command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
+    if (std::find(kLaterCommands.begin(), kLaterCommands.end(), name) != kLaterCommands.end()) {
+      message = text("command = ", name, ": not supported yet by this version");
+    } else {
+      const std::string nearest = nearest_name(name, known);
+      message = Problem{"command", name, "must be one of " + join(known), nearest}.message();
+    }
+  }
+  log::error(message, "; see lockstep ", app.get_subcommands().empty() ? "help" : app.get_subcommands().front()->get_name() + " --help");
+  return 2;
+}
+
+int run(int argc, char** argv) {
+  remember_command_line(argc, argv);
+  CLI::App app("lockstep: distributed training of neural networks on libtorch", "lockstep");
+  app.require_subcommand(1);
+  Chosen chosen;
+  for (const AddCommand add : kCommands) add(app, chosen);
+  app.add_subcommand("help", "this text")->callback([&] { throw CLI::CallForHelp(); });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const auto picked = app.get_subcommands();
+    const bool of_command = !picked.empty() && picked.front()->get_name() != "help";
+    std::cout << (of_command ? picked.front()->help() : app.help());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return usage_error(app, error, own_command_line());
+  }
+  return chosen();
+}
+
+}  // namespace
+
+std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+void remember_command_line(int argc, char** argv) {
+  command_line().assign(argv, argv + argc);
+  command_line().front() = own_path();
+}
+
+std::vector<std::string> own_command_line() { return command_line(); }
+
+std::vector<std::string> split_list(const std::string& comma_separated) {
+  std::vector<std::string> result;
+  std::stringstream stream(comma_separated);
+  for (std::string item; std::getline(stream, item, ',');) {
+    if (!item.empty()) result.push_back(item);
+  }
+  return result;
+}
+
+}  // namespace lockstep::cli
+
+int main(int argc, char** argv) {
+  try {
+    return lockstep::cli::run(argc, argv);
+  } catch (const lockstep::Error& error) {
+    lockstep::log::error(error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    lockstep::log::error("internal error: ", error.what());
+    return 70;
+  }
+}

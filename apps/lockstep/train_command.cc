@@ -1,0 +1,81 @@
+#include <iostream>
+
+#include "command.h"
+#include "lockstep/base/log.h"
+#include "lockstep/data/batch.h"
+#include "lockstep/distributed/init.h"
+#include "lockstep/launch/world.h"
+#include "lockstep/launch/launch.h"
+#include "lockstep/spec/layout.h"
+#include "lockstep/spec/toml.h"
+#include "lockstep/train/run.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct TrainOptions {
+  std::string config, layout;
+  std::vector<std::string> overrides;
+  int ranks = 0;  // 0: what the layout needs, else one
+  bool json = false;
+};
+
+std::chrono::milliseconds deadline_of(const spec::RunPlan& plan) {
+  return std::chrono::milliseconds(static_cast<int64_t>(plan.run.deadline_s * 1000));
+}
+
+void print_result(const spec::RunPlan& plan, const train::Summary& summary) {
+  const std::string directory = plan.run.directory;
+  std::cout << "final loss " << summary.final_loss << ", validation loss " << summary.validation_loss << " nats per token\n"
+            << "median " << static_cast<int64_t>(summary.tokens_per_s_median) << " tokens/s, " << summary.step_s_median * 1e3
+            << " ms a step; recording took " << summary.recorder_share * 100 << " % of it\n"
+            << "metrics " << directory << "/metrics.jsonl, summary " << directory << "/summary.json, trace " << directory
+            << "/trace.json (open in Perfetto), weights " << directory << "/weights\n";
+}
+
+int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
+  const auto world = init({.deadline = deadline_of(plan), .show_all_ranks = plan.run.log_all_ranks});
+  const train::Summary summary = train::run(plan, *world);
+  if (world->rank() != 0) return 0;
+  if (options.json) {
+    std::cout << to_json(summary);
+  } else {
+    print_result(plan, summary);
+  }
+  return 0;
+}
+
+int train(const TrainOptions& options) {
+  spec::RunPlan plan = spec::read_plan(options.config, options.overrides);
+  int ranks = options.ranks == 0 ? 1 : options.ranks;
+  if (!options.layout.empty()) {
+    const spec::Layout layout = spec::parse_layout(options.layout);
+    if (options.ranks != 0 && options.ranks != layout.world_size()) {
+      throw InvalidArgument(Problem{"--ranks", text(options.ranks), text("layout ", options.layout, " is for another number of ranks"),
+                                    text(layout.world_size())}.message());
+    }
+    plan = spec::apply(layout, plan);
+    ranks = layout.world_size();
+  }
+  if (launch::place_from_environment().launcher != "none") return train_as_rank(plan, options);
+  spec::refuse(spec::validate(plan, ranks));
+  const data::Batches batches(plan);  // what is wrong with the data shows before any rank starts
+  if (ranks == 1) return train_as_rank(plan, options);
+  return launch::launch({.ranks = ranks, .command = own_command_line(), .prefix_output = false});
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Chosen& chosen) {
+  CLI::App* command = app.add_subcommand("train", "trains the model of a configuration, on as many ranks as asked for");
+  command->footer("Example: lockstep train configs/shakespeare.toml --ranks 2 --set train.steps=50");
+  const auto options = std::make_shared<TrainOptions>();
+  command->add_option("config", options->config, "the configuration, a TOML file")->required();
+  command->add_option("--ranks", options->ranks, "rank processes to start on this machine")->check(CLI::Range(1, 1024));
+  command->add_option("--layout", options->layout, "e.g. dp2-acc4: how the plan is laid out over ranks");
+  command->add_option("--set", options->overrides, "section.key=value, over the file's")->take_all()->allow_extra_args(false);
+  command->add_flag("--json", options->json, "print the summary as one JSON document");
+  command->callback([&chosen, options] { chosen = [options] { return train(*options); }; });
+}
+
+}  // namespace lockstep::cli

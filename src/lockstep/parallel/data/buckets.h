@@ -1,0 +1,58 @@
+// Gradients live in buckets: flat memory that peers can read, so that one collective reduces many gradients without a
+// copy. The picture to keep in mind, for one bucket:
+//
+//   | gradient of p7 | pad | gradient of p6 | pad | ... | flag p7 | flag p6 | ... |
+//
+// Every gradient starts on a 64-byte boundary. A flag is 1 on a rank whose parameter has a gradient; after the reduction
+// it tells whether any rank had one. A parameter that no rank used keeps an undefined gradient, as in one process.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::parallel {
+
+struct BucketSlot {
+  size_t parameter;  // index into the list of parameters
+  int64_t offset;    // elements from the bucket's begin
+};
+
+struct BucketPlan {
+  at::ScalarType type;
+  at::Device device = at::kCPU;
+  std::vector<BucketSlot> slots;
+  int64_t flags_offset = 0;  // elements
+  int64_t elements = 0;      // gradients, padding and flags
+};
+
+// Packs parameters into buckets in the order given, one type and device per bucket. A bucket is closed when it holds
+// `bucket_bytes` (the first: at most 1 MiB, so that communication starts early); one parameter may exceed it.
+std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std::span<const size_t> order,
+                                     int64_t bucket_bytes);
+
+// A planned bucket with its memory.
+class Bucket {
+ public:
+  Bucket(BucketPlan plan, std::span<const at::Tensor> parameters, comm::ProcessGroup& group);
+
+  const BucketPlan& plan() const { return plan_; }
+  const at::Tensor& flat() const { return flat_; }
+  // The gradient of plan().slots[i], shaped like its parameter.
+  at::Tensor& gradient(size_t slot) { return gradients_[slot]; }
+
+  void write_flags(std::span<const bool> used_by_slot);
+  std::vector<bool> read_flags() const;
+
+ private:
+  BucketPlan plan_;
+  at::Tensor flat_;
+  std::vector<at::Tensor> gradients_;
+  at::Tensor flags_;
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,79 @@
+#include "lockstep/train/plain_loop.h"
+
+#include <cmath>
+
+#include <torch/torch.h>
+
+#include "lockstep/data/batch.h"
+#include "lockstep/optim/clip.h"
+#include "lockstep/train/build.h"
+
+namespace lockstep::train {
+namespace {
+
+using Gradients = std::vector<at::Tensor>;
+
+Gradients add(const Gradients& a, const Gradients& b) {
+  Gradients sum;
+  for (size_t i = 0; i < a.size(); ++i) sum.push_back(a[i] + b[i]);
+  return sum;
+}
+
+Gradients add_in_order(const std::vector<Gradients>& of_microbatch) {
+  Gradients sum = of_microbatch.front();
+  for (size_t m = 1; m < of_microbatch.size(); ++m) sum = add(sum, of_microbatch[m]);
+  return sum;
+}
+
+// Pairwise over [begin, begin + width), width a power of two; what lies beyond the last micro-batch is nothing.
+Gradients add_in_tree(const std::vector<Gradients>& of_microbatch, size_t begin, size_t width) {
+  if (width == 1) return of_microbatch[begin];
+  const size_t middle = begin + width / 2;
+  Gradients left = add_in_tree(of_microbatch, begin, width / 2);
+  return middle < of_microbatch.size() ? add(left, add_in_tree(of_microbatch, middle, width / 2)) : left;
+}
+
+}  // namespace
+
+RunRecord plain_loop(const spec::RunPlan& plan) {
+  const data::Batches data(plan);
+  const auto model = make_model(plan, at::kCPU);
+  const auto& parameters = model->parameter_list();
+  const auto optimizer = make_optimizer(plan.train, parameters);
+  const optim::LrSchedule lr_schedule(plan.train);
+  nn::LocalSeams seams(static_cast<uint64_t>(plan.train.seed));
+  Gradients weights;
+  for (const auto& parameter : parameters) weights.push_back(parameter.tensor);
+
+  RunRecord record;
+  for (int64_t step = 0; step < plan.train.steps; ++step) {
+    std::vector<data::Batch> batches;
+    int64_t valid_tokens = 0;
+    for (int64_t m = 0; m < plan.train.global_batch / plan.train.microbatch; ++m) {
+      batches.push_back(data.train(step, m));
+      valid_tokens += nn::count_valid(batches.back().targets_BS);
+    }
+
+    StepRecord& current = record.steps.emplace_back();
+    std::vector<Gradients> of_microbatch;
+    for (size_t m = 0; m < batches.size(); ++m) {
+      const nn::Context context{seams.seams(), {static_cast<int>(m), step, static_cast<int64_t>(m) * plan.train.microbatch}};
+      const at::Tensor loss = model->loss_sum(batches[m].tokens_BS, batches[m].targets_BS, context) / valid_tokens;
+      current.loss += loss.item<double>();
+      of_microbatch.push_back(torch::autograd::grad({loss}, weights));
+    }
+    size_t width = 1;
+    while (width < of_microbatch.size()) width *= 2;
+    const bool tree = plan.parallel.reduction == spec::Reduction::fixed_tree;
+    const Gradients sum = tree ? add_in_tree(of_microbatch, 0, width) : add_in_order(of_microbatch);
+    for (size_t i = 0; i < weights.size(); ++i) weights[i].mutable_grad() = sum[i];
+
+    current.gradients = copy_gradients(parameters);
+    current.grad_norm = optim::clip_by_global_norm(sum, plan.train.clip_norm);
+    optimizer->step(lr_schedule.at(step));
+  }
+  record_end(record, parameters, *optimizer);
+  return record;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,99 @@
+// Builds one rank's part of a RunPlan and runs its steps. There is one loop: it interprets this rank's list of actions
+// (schedule/). How many micro-batches are accumulated, and in later versions which stage does what when, is in the list.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/batch.h"
+#include "lockstep/mesh/mesh.h"
+#include "lockstep/parallel/data/data_parallel.h"
+#include "lockstep/schedule/table.h"
+#include "lockstep/spec/plan.h"
+#include "lockstep/train/build.h"
+#include "lockstep/train/record.h"
+#include "lockstep/trace/recorder.h"
+
+namespace lockstep::train {
+
+struct StepReport {
+  int64_t step = 0;        // from 1
+  double loss = 0;         // sum over the global batch's valid tokens / their number, before the update
+  double grad_norm = 0;    // global, before clipping
+  double lr = 0;
+  bool skipped = false;    // the norm was not finite: no rank updated anything
+  int64_t tokens = 0;      // valid tokens of the global batch
+  double step_s = 0;
+  double compute_s = 0;                // this rank: forward, backward, optimizer
+  double exposed_communication_s = 0;  // blocked in the reduction of gradients and loss
+  double wait_s = 0;                   // at the start of the step, for the slowest rank
+};
+
+struct TrainerOptions {
+  trace::Recorder* recorder = nullptr;
+  nn::Seams* seams = nullptr;     // instead of those of one device; must outlive the trainer
+  RunRecord* record = nullptr;    // filled with every step's raw gradients, for verify
+};
+
+class Trainer {
+ public:
+  // `world` must outlive the trainer; every rank constructs it with the same plan.
+  //   throws   InvalidArgument when the plan cannot run on so many ranks
+  Trainer(const spec::RunPlan& plan, comm::ProcessGroup& world, TrainerOptions options = {});
+
+  StepReport step();
+
+  // Mean loss per token over the validation part, the same number on every rank. NaN when there is none.
+  double validation_loss();
+
+  const nn::Transformer& model() const { return *model_; }
+  const optim::Optimizer& optimizer() const { return *optimizer_; }
+  const schedule::Table& table() const { return table_; }
+  int64_t samples_per_rank() const;
+
+ private:
+  struct Microbatch {
+    data::Batch batch;
+    nn::MicrobatchContext context;
+    at::Tensor loss;  // divided by the valid tokens of the global batch; holds the graph until its backward
+  };
+
+  void load_microbatches();
+  void perform(const schedule::Action& action);
+  void forward(Microbatch& microbatch);
+  void backward(Microbatch& microbatch, bool last);
+  void reduce_gradient();
+  void optimizer_step();
+  void refuse_endless_skipping(const std::vector<at::Tensor>& gradients);
+  double sum_over_ranks(double value, std::string_view tag);
+
+  spec::RunPlan plan_;
+  comm::ProcessGroup& world_;
+  TrainerOptions options_;
+  mesh::Mesh mesh_;
+  int data_rank_ = 0;
+  at::Device device_;
+
+  data::Batches batches_;
+  std::shared_ptr<nn::Transformer> model_;
+  nn::LocalSeams local_seams_;
+  std::unique_ptr<comm::ProcessGroup> data_group_;
+  std::unique_ptr<parallel::DataParallel> data_parallel_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::LrSchedule lr_schedule_;
+  schedule::Table table_;
+
+  // Of the step under way.
+  std::vector<Microbatch> microbatches_;
+  double local_loss_ = 0;
+  StepReport report_;
+
+  int64_t steps_done_ = 0;
+  int64_t updates_done_ = 0;  // stands still on a skipped step, and so does the learning rate
+  int64_t skipped_in_a_row_ = 0;
+};
+
+}  // namespace lockstep::train
