@@ -202,7 +202,9 @@ class PlanReader {
   void derive_widths() {
     if (!plan_.model.preset.empty()) return;
     if (find("model", "kv_heads") == nullptr) plan_.model.kv_heads = plan_.model.heads;
-    if (find("model", "ffn_hidden") == nullptr) plan_.model.ffn_hidden = 4 * plan_.model.hidden;
+    const int64_t hidden = plan_.model.hidden;
+    const bool is_size = hidden > 0 && hidden < int64_t{1} << 60;  // else validation names hidden
+    if (find("model", "ffn_hidden") == nullptr && is_size) plan_.model.ffn_hidden = 4 * hidden;
   }
 
   template <class Value>

@@ -149,6 +149,45 @@ TEST(ToToml, ReadsBackAsTheSamePlan) {
   }
 }
 
+// No value of any key, alone or with another, gets past the user's own errors: no overflow, no internal error.
+TEST(ParsePlan, ExtremeValuesAreAcceptedOrRefusedButNothingElse) {
+  const std::vector<std::string> values = {"0",
+                                           "-1",
+                                           "1",
+                                           "9223372036854775807",
+                                           "-9223372036854775808",
+                                           "4611686018427387904",
+                                           "1e308",
+                                           "-0.0",
+                                           "inf",
+                                           "nan",
+                                           "\"\"",
+                                           "\"single\"",
+                                           "[]",
+                                           "[[1]]",
+                                           "{}",
+                                           "{ a = 1 }",
+                                           "true"};
+  std::mt19937 random(1);
+  const std::vector<FieldHelp> fields = configuration_help();
+  int accepted = 0, refused = 0;
+  for (int i = 0; i < 6000; ++i) {
+    std::vector<std::string> overrides = {"data.format=synthetic"};
+    for (unsigned n = 1 + random() % 2; n > 0; --n) {
+      overrides.push_back(fields[random() % fields.size()].key + "=" + values[random() % values.size()]);
+    }
+    try {
+      refuse(validate(parse("", overrides), 1 + static_cast<int>(random() % 4)));
+      ++accepted;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2) << join(overrides) << ": " << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(refused, 1000);
+}
+
 TEST(ConfigurationHelp, HasAMeaningForEveryKeyOnce) {
   std::vector<std::string> keys;
   for (const FieldHelp& field : configuration_help()) {
