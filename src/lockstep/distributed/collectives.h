@@ -12,6 +12,7 @@
 namespace lockstep {
 
 using comm::CallOptions;
+using comm::ProcessGroup;
 using comm::Reduction;
 using comm::Work;
 
