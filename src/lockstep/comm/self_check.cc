@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lockstep/base/units.h"
+#include "lockstep/comm/reduce.h"
 
 namespace lockstep::comm {
 namespace {
@@ -25,7 +26,9 @@ uint16_t to_bf16(float value) {
   return static_cast<uint16_t>(below + (up ? 1 : 0));
 }
 
-float from_bf16(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
+float from_bf16(uint16_t value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+}
 
 // Reads and writes element i of memory as the type it is added in: float for f32, bf16, f16.
 template <class Accumulator>
@@ -72,8 +75,8 @@ T tree(const Exercise& exercise, const std::vector<std::vector<char>>& inputs, s
 
 // to[i] <- the reduction of element begin + i, i < count.
 template <class T>
-void reduce_naively(const Exercise& exercise, const std::vector<std::vector<char>>& inputs, int64_t begin, int64_t count,
-                    char* to) {
+void reduce_naively(const Exercise& exercise, const std::vector<std::vector<char>>& inputs, int64_t begin,
+                    int64_t count, char* to) {
   for (int64_t i = 0; i < count; ++i) {
     T result = tree<T>(exercise, inputs, 0, inputs.size(), begin + i);
     if (exercise.reduction == Reduction::average) result = static_cast<T>(result / static_cast<T>(inputs.size()));
@@ -81,16 +84,21 @@ void reduce_naively(const Exercise& exercise, const std::vector<std::vector<char
   }
 }
 
-void reduce_naively(const Exercise& exercise, const std::vector<std::vector<char>>& inputs, int64_t begin, int64_t count,
-                    char* to) {
+void reduce_naively(const Exercise& exercise, const std::vector<std::vector<char>>& inputs, int64_t begin,
+                    int64_t count, char* to) {
   switch (exercise.type) {
     case DataType::f32:
     case DataType::bf16:
-    case DataType::f16: return reduce_naively<float>(exercise, inputs, begin, count, to);
-    case DataType::f64: return reduce_naively<double>(exercise, inputs, begin, count, to);
-    case DataType::i32: return reduce_naively<int32_t>(exercise, inputs, begin, count, to);
-    case DataType::i64: return reduce_naively<int64_t>(exercise, inputs, begin, count, to);
-    case DataType::u8: return reduce_naively<uint8_t>(exercise, inputs, begin, count, to);
+    case DataType::f16:
+      return reduce_naively<float>(exercise, inputs, begin, count, to);
+    case DataType::f64:
+      return reduce_naively<double>(exercise, inputs, begin, count, to);
+    case DataType::i32:
+      return reduce_naively<int32_t>(exercise, inputs, begin, count, to);
+    case DataType::i64:
+      return reduce_naively<int64_t>(exercise, inputs, begin, count, to);
+    case DataType::u8:
+      return reduce_naively<uint8_t>(exercise, inputs, begin, count, to);
   }
 }
 
@@ -118,26 +126,37 @@ int64_t output_count(const Exercise& exercise, int size) {
 }  // namespace
 
 std::string describe(const Exercise& exercise) {
-  return text(name(exercise.operation), "(", name(exercise.reduction), ") of ", exercise.count, " ", name(exercise.type),
-              " root ", exercise.root, exercise.registered ? " registered" : "", exercise.in_place ? " in place" : "",
-              " seed ", exercise.seed);
+  return text(name(exercise.operation), "(", name(exercise.reduction), ") of ", exercise.count, " ",
+              name(exercise.type), " root ", exercise.root, exercise.registered ? " registered" : "",
+              exercise.in_place ? " in place" : "", " seed ", exercise.seed);
 }
 
 std::vector<char> input_of(const Exercise& exercise, int rank, int size) {
   const int64_t count = input_count(exercise, size);
   std::vector<char> values(static_cast<size_t>(count * element_size(exercise.type)));
   for (int64_t i = 0; i < count; ++i) {
-    const uint64_t bits = mix(exercise.seed * 0x100000001b3 + static_cast<uint64_t>(rank) * 0x1000003 + static_cast<uint64_t>(i));
+    const uint64_t bits =
+        mix(exercise.seed * 0x100000001b3 + static_cast<uint64_t>(rank) * 0x1000003 + static_cast<uint64_t>(i));
     const bool is_nan = bits % 1024 == 0;
     const double value = is_nan ? std::nan("") : static_cast<double>(static_cast<int64_t>(bits) >> 16) * 0x1p-46;
     switch (exercise.type) {
-      case DataType::f64: store(exercise.type, values.data(), i, value); break;
+      case DataType::f64:
+        store(exercise.type, values.data(), i, value);
+        break;
       case DataType::f32:
       case DataType::bf16:
-      case DataType::f16: store(exercise.type, values.data(), i, static_cast<float>(value)); break;
-      case DataType::i32: store(exercise.type, values.data(), i, static_cast<int32_t>(bits)); break;
-      case DataType::i64: store(exercise.type, values.data(), i, static_cast<int64_t>(bits)); break;
-      case DataType::u8: store(exercise.type, values.data(), i, static_cast<uint8_t>(bits)); break;
+      case DataType::f16:
+        store(exercise.type, values.data(), i, static_cast<float>(value));
+        break;
+      case DataType::i32:
+        store(exercise.type, values.data(), i, static_cast<int32_t>(bits));
+        break;
+      case DataType::i64:
+        store(exercise.type, values.data(), i, static_cast<int64_t>(bits));
+        break;
+      case DataType::u8:
+        store(exercise.type, values.data(), i, static_cast<uint8_t>(bits));
+        break;
     }
   }
   return values;
@@ -148,7 +167,9 @@ std::vector<char> expected_output(const Exercise& exercise, int rank, int size) 
   for (int r = 0; r < size; ++r) inputs.push_back(input_of(exercise, r, size));
   std::vector<char> output(static_cast<size_t>(output_count(exercise, size) * element_size(exercise.type)));
   switch (exercise.operation) {
-    case Operation::all_reduce: reduce_naively(exercise, inputs, 0, exercise.count, output.data()); break;
+    case Operation::all_reduce:
+      reduce_naively(exercise, inputs, 0, exercise.count, output.data());
+      break;
     case Operation::reduce_scatter:
       reduce_naively(exercise, inputs, rank * exercise.count, exercise.count, output.data());
       break;
@@ -156,10 +177,16 @@ std::vector<char> expected_output(const Exercise& exercise, int rank, int size) 
       output.clear();
       for (const auto& input : inputs) output.insert(output.end(), input.begin(), input.end());
       break;
-    case Operation::broadcast: output = inputs[static_cast<size_t>(exercise.root)]; break;
+    case Operation::broadcast:
+      output = inputs[static_cast<size_t>(exercise.root)];
+      break;
     case Operation::send:
-    case Operation::receive: output = inputs[static_cast<size_t>((rank + size - 1) % size)]; break;
-    case Operation::barrier: output = inputs[static_cast<size_t>(rank)]; break;
+    case Operation::receive:
+      output = inputs[static_cast<size_t>((rank + size - 1) % size)];
+      break;
+    case Operation::barrier:
+      output = inputs[static_cast<size_t>(rank)];
+      break;
   }
   return output;
 }
@@ -177,7 +204,9 @@ StartedExercise::StartedExercise(ProcessGroup& group, const Exercise& exercise, 
   switch (exercise.operation) {
     case Operation::all_reduce:
     case Operation::broadcast:
-    case Operation::barrier: output_ = input_; break;
+    case Operation::barrier:
+      output_ = input_;
+      break;
     case Operation::reduce_scatter:
       if (exercise.in_place) output_ = input_ + rank_ * exercise.count * element;
       break;
@@ -185,9 +214,10 @@ StartedExercise::StartedExercise(ProcessGroup& group, const Exercise& exercise, 
       if (exercise.in_place) input_ = output_ + rank_ * exercise.count * element;
       break;
     case Operation::send:
-    case Operation::receive: break;
+    case Operation::receive:
+      break;
   }
-  std::memcpy(input_, input.data(), input.size());
+  copy(input_, input.data(), static_cast<int64_t>(input.size()), false);
   make_call(group, asynchronous);
 }
 
@@ -195,7 +225,7 @@ void StartedExercise::make_call(ProcessGroup& group, bool asynchronous) {
   const Buffer input{.data = input_, .count = input_count(exercise_, size_), .type = exercise_.type};
   const Buffer output{.data = output_, .count = output_count(exercise_, size_), .type = exercise_.type};
   if (exercise_.operation == Operation::send || exercise_.operation == Operation::receive) {
-    if (size_ == 1) return static_cast<void>(std::memcpy(output_, input_, static_cast<size_t>(input.bytes())));
+    if (size_ == 1) return copy(output_, input_, input.bytes(), false);
     // A ring of blocking sends may wait for one another, so the sends never block here.
     works_.push_back(group.send_async(input, (rank_ + 1) % size_));
     const Call receive{.operation = Operation::receive, .output = output, .peer = (rank_ + size_ - 1) % size_};
@@ -221,7 +251,8 @@ std::string StartedExercise::finish() {
   const int64_t count = output_count(exercise_, size_);
   for (int64_t i = 0; i < count; ++i) {
     if (!same_element(exercise_.type, output_, expected.data(), i)) {
-      return text("rank ", rank_, " of ", size_, ": element ", i, " of ", count, " is wrong after ", describe(exercise_));
+      return text("rank ", rank_, " of ", size_, ": element ", i, " of ", count, " is wrong after ",
+                  describe(exercise_));
     }
   }
   return "";

@@ -11,7 +11,7 @@ namespace lockstep::comm::host {
 
 void Health::check(const Place* during) const {
   if (view_.group->failure_state.load(std::memory_order_acquire) != FailureState::none) [[unlikely]]
-    raise_recorded();
+    raise_recorded(during);
   const uint32_t alarm = view_.segment->control().alarm.load();
   if (alarm == seen_alarm_.load(std::memory_order_relaxed)) [[likely]]
     return;
@@ -40,11 +40,11 @@ void Health::raise(WaitEnd end, const std::vector<int>& awaited, const Place& pl
   for (const int member : awaited) {
     if (gone(member)) raise_lost(member, &place);
   }
-  raise_recorded();
+  raise_recorded(&place);
 }
 
-void Health::fail(Failure::Kind kind, const std::string& message) const {
-  fail_group(view_, kind, message);
+void Health::fail(Failure::Kind kind, const std::string& message, int lost_world_rank) const {
+  fail_group(view_, kind, message, lost_world_rank);
   Failure{kind, message}.raise();
 }
 
@@ -79,7 +79,7 @@ bool Health::gone(int member) const {
          view_.segment->control().ranks[world_rank].state.load() != RankState::running;
 }
 
-void Health::raise_recorded() const {
+void Health::raise_recorded(const Place* during) const {
   const Group& group = *view_.group;
   const double start_s = now_s();
   while (group.failure_state.load() != FailureState::written) {  // the writer may have been killed in between
@@ -87,8 +87,9 @@ void Health::raise_recorded() const {
       throw PeerLost(text("rank ", view_.world_rank(), ": group '", group.name, "' has failed"));
     sched_yield();
   }
-  const int lost = lost_member();
-  if (group.failure_kind == Failure::Kind::peer_lost && lost >= 0) raise_lost(lost, nullptr);
+  for (int r = 0; r < view_.size() && group.failure_kind == Failure::Kind::peer_lost; ++r) {
+    if (view_.world_ranks()[static_cast<size_t>(r)] == group.lost_world_rank) raise_lost(r, during);
+  }
   const bool own = group.failure_world_rank == view_.world_rank();
   const std::string message =
       own ? group.failure_message
@@ -100,10 +101,12 @@ void Health::raise_lost(int member, const Place* during) const {
   const int world_rank = view_.world_ranks()[static_cast<size_t>(member)];
   std::string reason = reason_of_end(*view_.segment, world_rank);
   if (reason.empty()) reason = "it has destroyed its group without making this call";
-  fail(Failure::Kind::peer_lost, text("rank ", view_.world_rank(), ": rank ", world_rank, " was lost (", reason, ")",
-                                      during != nullptr ? text(" during ", text_of(*during))
-                                                        : text(", a member of group '", view_.group->name, "'"),
-                                      "; start the job again, from its last checkpoint if there is one"));
+  fail(Failure::Kind::peer_lost,
+       text("rank ", view_.world_rank(), ": rank ", world_rank, " was lost (", reason, ")",
+            during != nullptr ? text(" during ", text_of(*during))
+                              : text(", a member of group '", view_.group->name, "'"),
+            "; start the job again, from its last checkpoint if there is one"),
+       world_rank);
 }
 
 void Health::raise_deadline(const std::vector<int>& awaited, const Place& place, const Deadline& deadline) const {

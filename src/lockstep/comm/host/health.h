@@ -34,7 +34,7 @@ class Health {
   [[noreturn]] void raise(WaitEnd end, const std::vector<int>& awaited, const Place& place,
                           const Deadline& deadline) const;
   // Fails the group and throws.
-  [[noreturn]] void fail(Failure::Kind kind, const std::string& message) const;
+  [[noreturn]] void fail(Failure::Kind kind, const std::string& message, int lost_world_rank = -1) const;
 
   // Ends an asynchronous call with its failure. Says so in the log, once per group, if nobody holds its Work.
   void conclude(std::shared_ptr<Work::State> state, const Failure& failure) const;
@@ -47,7 +47,7 @@ class Health {
  private:
   int lost_member() const;  // -1: none
   bool gone(int member) const;
-  [[noreturn]] void raise_recorded() const;
+  [[noreturn]] void raise_recorded(const Place* during) const;
   [[noreturn]] void raise_lost(int member, const Place* during) const;
   [[noreturn]] void raise_deadline(const std::vector<int>& awaited, const Place& place, const Deadline& deadline) const;
   std::string ranks_text(const std::vector<int>& members) const;

@@ -39,7 +39,7 @@ struct alignas(kCacheLine) RankRecord {
   std::atomic<RankState> state{};
   std::atomic<int32_t> process{0};  // that joined as this rank; 0: none yet
   std::atomic<uint32_t> reason_ready{0};
-  char reason[240] = {};  // "killed by signal 9"; written once, before reason_ready
+  char reason[1000] = {};  // "killed by signal 9"; written once, before reason_ready
 };
 
 struct alignas(kCacheLine) Control {
@@ -80,7 +80,8 @@ struct alignas(kCacheLine) Group {
   // The first error; all ranks of the group get it.
   std::atomic<FailureState> failure_state{};
   Failure::Kind failure_kind{};
-  int32_t failure_world_rank = -1;
+  int32_t failure_world_rank = -1;  // who wrote it
+  int32_t lost_world_rank = -1;     // whom a peer_lost is about
   char failure_message[3072] = {};
 };
 

@@ -191,12 +191,13 @@ void leave_group(const GroupView& view) noexcept {
   }
 }
 
-void fail_group(const GroupView& view, Failure::Kind kind, std::string_view message) {
+void fail_group(const GroupView& view, Failure::Kind kind, std::string_view message, int lost_world_rank) {
   Group& group = *view.group;
   FailureState none = FailureState::none;
   if (group.failure_state.compare_exchange_strong(none, FailureState::being_written)) {
     group.failure_kind = kind;
     group.failure_world_rank = view.world_rank();
+    group.lost_world_rank = lost_world_rank;
     const size_t length = std::min(message.size(), sizeof group.failure_message - 1);
     std::memcpy(group.failure_message, message.data(), length);
     group.failure_message[length] = '\0';
@@ -229,11 +230,9 @@ std::string calls_of_every_rank(const Segment& segment, int asking_world_rank) {
   std::vector<std::string> lines;
   for (int rank = 0; rank < world_size; ++rank) {
     const auto& own = calls[static_cast<size_t>(rank)];
-    if (segment.control().ranks[rank].state.load() != RankState::running) {
-      lines.push_back(text("rank ", rank, " has ended"));
-    } else {
-      lines.push_back(text("rank ", rank, " ", own.empty() ? "is in no call" : join(own, " and ")));
-    }
+    const bool ended = segment.control().ranks[rank].state.load() != RankState::running;
+    const std::string none = ended ? "has ended" : "is in no call";
+    lines.push_back(text("rank ", rank, " ", own.empty() ? none : join(own, " and ")));
   }
   return join(lines, "; ");
 }

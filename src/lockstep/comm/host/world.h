@@ -57,7 +57,8 @@ GroupView world_view(const Segment& segment, int world_rank);
 void leave_group(const GroupView& view) noexcept;
 
 // The first failure wins. Wakes every member.
-void fail_group(const GroupView& view, Failure::Kind kind, std::string_view message);
+//   lost_world_rank  whom a peer_lost is about, else -1
+void fail_group(const GroupView& view, Failure::Kind kind, std::string_view message, int lost_world_rank);
 void ring_members(const Segment& segment, Group& group);
 
 // "rank 0 is in barrier (call 3 on group 'dp'); rank 1 is in no call": every rank of the world, as of now.
