@@ -21,7 +21,8 @@ void save_weights(const std::filesystem::path& folder, const spec::ModelSpec& mo
                   const std::vector<nn::Parameter>& parameters, const SaveOptions& options = {});
 
 // Copies a folder's weights into `parameters` (whole ones), converted to their dtype.
-//   throws  CorruptCheckpoint naming what is missing, unexpected, of another shape, or damaged
+//   throws  InvalidArgument naming the fields of `model` that the folder's config.json contradicts; CorruptCheckpoint
+//   naming what is missing, unexpected, of another shape, or damaged
 void load_weights(const std::filesystem::path& folder, const spec::ModelSpec& model,
                   const std::vector<nn::Parameter>& parameters);
 
