@@ -1,6 +1,7 @@
 // Where documents lie when they are read one after another. Made from sizes alone, in 64 bits throughout.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
