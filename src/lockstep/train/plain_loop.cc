@@ -60,7 +60,8 @@ RunRecord plain_loop(const spec::RunPlan& plan) {
       const nn::Context context{seams.seams(), {static_cast<int>(m), step, static_cast<int64_t>(m) * plan.train.microbatch}};
       const at::Tensor loss = model->loss_sum(batches[m].tokens_BS, batches[m].targets_BS, context) / valid_tokens;
       current.loss += loss.item<double>();
-      of_microbatch.push_back(torch::autograd::grad({loss}, weights));
+      Gradients& gradients = of_microbatch.emplace_back(torch::autograd::grad({loss}, weights));
+      for (at::Tensor& gradient : gradients) gradient = gradient.contiguous();  // laid out as its weight: sums over it have one order
     }
     size_t width = 1;
     while (width < of_microbatch.size()) width *= 2;

@@ -73,25 +73,20 @@ void write_record(const std::filesystem::path& path, const RunRecord& record) {
 }
 
 RunRecord read_record(const std::filesystem::path& path) {
-  const checkpoint::SafetensorsFile file(path);
   RunRecord record;
-  const auto after = [](const std::string& name, const std::string& prefix) {
-    return name.starts_with(prefix) ? name.substr(prefix.size()) : std::string();
-  };
-  for (int64_t step = 0; file.contains(text("step/", step, "/loss")); ++step) {
-    const std::string prefix = text("step/", step, "/");
-    StepRecord& current = record.steps.emplace_back();
-    current.loss = file.tensor(prefix + "loss").item<double>();
-    current.grad_norm = file.tensor(prefix + "grad_norm").item<double>();
-    for (const std::string& name : file.names()) {
-      if (const std::string parameter = after(name, prefix + "gradient/"); !parameter.empty()) {
-        current.gradients.push_back({parameter, file.tensor(name)});
-      }
-    }
-  }
-  for (const std::string& name : file.names()) {
-    if (const std::string parameter = after(name, "parameter/"); !parameter.empty()) record.parameters.push_back({parameter, file.tensor(name)});
-    if (const std::string state = after(name, "state/"); !state.empty()) record.state.push_back({state, file.tensor(name)});
+  for (const auto& [name, tensor] : checkpoint::read_safetensors(path)) {
+    const size_t slash = name.find('/');
+    const std::string kind = name.substr(0, slash), rest = name.substr(slash + 1);
+    if (kind == "parameter") record.parameters.push_back({rest, tensor});
+    if (kind == "state") record.state.push_back({rest, tensor});
+    if (kind != "step") continue;
+    const size_t step = std::stoul(rest);
+    const std::string what = rest.substr(rest.find('/') + 1);
+    if (step >= record.steps.size()) record.steps.resize(step + 1);
+    StepRecord& current = record.steps[step];
+    if (what == "loss") current.loss = tensor.item<double>();
+    if (what == "grad_norm") current.grad_norm = tensor.item<double>();
+    if (what.starts_with("gradient/")) current.gradients.push_back({what.substr(9), tensor});
   }
   return record;
 }

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/checkpoint/atomic_file.h"
 #include "lockstep/checkpoint/weights.h"
 #include "lockstep/spec/toml.h"
 #include "lockstep/trace/chrome.h"

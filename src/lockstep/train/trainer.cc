@@ -82,7 +82,7 @@ void Trainer::load_microbatches() {
   for (int64_t m = 0; m < range.size; ++m) {
     Microbatch& microbatch = microbatches_[static_cast<size_t>(m)];
     microbatch.context = {static_cast<int>(m), steps_done_, (range.offset + m) * plan_.train.microbatch};
-    microbatch.batch = batches_.train(steps_done_, range.offset + m);
+    microbatch.batch = options_.source ? options_.source(steps_done_, range.offset + m) : batches_.train(steps_done_, range.offset + m);
     microbatch.batch.tokens_BS = microbatch.batch.tokens_BS.to(device_);
     microbatch.batch.targets_BS = microbatch.batch.targets_BS.to(device_);
   }

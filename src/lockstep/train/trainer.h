@@ -36,6 +36,8 @@ struct TrainerOptions {
   trace::Recorder* recorder = nullptr;
   nn::Seams* seams = nullptr;     // instead of those of one device; must outlive the trainer
   RunRecord* record = nullptr;    // filled with every step's raw gradients, for verify
+  // Training batches instead of the plan's data, by step (from 0) and micro-batch of the global batch.
+  std::function<data::Batch(int64_t step, int64_t microbatch)> source;
 };
 
 class Trainer {
