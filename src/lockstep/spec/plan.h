@@ -1,5 +1,5 @@
 // A RunPlan is everything a run is, written by people and read by every part of the program. Keys of the configuration
-// carry the names of the members here, by section; what each means stands in the table of fields.cc, from which the
+// carry the names of the members here, by section; what each means stands in the list of fields.h, from which the
 // parser, the printer and the help are made.
 #pragma once
 
