@@ -2,23 +2,6 @@
 
 namespace lockstep::comm {
 
-int64_t element_size(DataType type) {
-  switch (type) {
-    case DataType::f64:
-    case DataType::i64:
-      return 8;
-    case DataType::f32:
-    case DataType::i32:
-      return 4;
-    case DataType::bf16:
-    case DataType::f16:
-      return 2;
-    case DataType::u8:
-      return 1;
-  }
-  LOCKSTEP_CHECK(false, "a data type without a size");
-}
-
 std::string_view name(DataType type) {
   constexpr std::string_view kNames[] = {"f32", "f64", "bf16", "f16", "i32", "i64", "u8"};
   return kNames[static_cast<int>(type)];

@@ -27,7 +27,10 @@ class Recorder;
 namespace lockstep::comm {
 
 enum class DataType : uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
-int64_t element_size(DataType type);
+constexpr int64_t element_size(DataType type) {
+  constexpr int8_t kBytes[] = {4, 8, 2, 2, 4, 8, 1};
+  return kBytes[static_cast<int>(type)];
+}
 std::string_view name(DataType type);
 
 // average is refused for integers. bf16 and f16 are added in fp32 and rounded once. The order of additions is a fixed
@@ -53,7 +56,8 @@ struct Buffer {
 
 struct CallOptions {
   std::optional<std::chrono::milliseconds> deadline;  // longest wait for another rank; absent: the group's
-  std::string_view tag;                               // what errors and traces show, e.g. "bucket 3"; copied
+  // What errors and traces show, e.g. "bucket 3"; copied. Ranks must agree on it as on the rest of a call.
+  std::string_view tag;
 };
 
 // One operation as each rank asks for it.

@@ -35,6 +35,7 @@ struct Collectives::Execution {
   const Patience& patience;
   Place place{};
   Deadline deadline{};
+  bool rung = true;
 
   const GroupView& view() const { return group.view_; }
   int rank() const { return view().rank; }
@@ -54,6 +55,7 @@ struct Collectives::Execution {
   bool streaming() const { return given_bytes() >= kStreamingBytes; }
 
   void announce();
+  void ring();
   void meet();
   void sync();
   template <class Arrived>
@@ -103,31 +105,43 @@ void Collectives::Execution::announce() {
     own.address.input = view().segment->encode(input());
     own.address.output = view().segment->encode(output());
   }
-  own.sequence.store(place.number);
-  view().mine().collective_bell.ring();
+  own.sequence.store(place.number, std::memory_order_release);
+  rung = false;
+}
+
+// Wakes who sleeps until this rank's last step, once per step. Not right after it but after a brief look for the
+// others: they are mostly there, and it costs as much as that look.
+void Collectives::Execution::ring() {
+  if (!rung) view().mine().collective_bell.ring();
+  rung = true;
 }
 
 // Everyone's announcement is there and says the same.
 void Collectives::Execution::meet() {
   const SharedCall& own = slot(rank()).call;
   for (int r = 0; r < size(); ++r) {
-    await(r, [this](int other) { return slot(other).sequence.load() == place.number; });
+    await(r, [this](int other) { return slot(other).sequence.load(std::memory_order_acquire) == place.number; });
     if (!slot(r).call.same_call(own)) [[unlikely]]
       raise_mismatch();
   }
+  claim_cache_line(&view().mine().slots[(place.number + 1) % 2]);  // nobody looks at it yet
+  ring();
 }
 
 void Collectives::Execution::sync() {
   const uint64_t phase = ++group.phase_;
-  view().mine().phase.store(phase);
-  view().mine().collective_bell.ring();
+  view().mine().phase.store(phase, std::memory_order_release);
+  rung = false;
   for (int r = 0; r < size(); ++r) {
-    await(r, [this, phase](int other) { return view().member(other).phase.load() >= phase; });
+    await(r, [this, phase](int other) { return view().member(other).phase.load(std::memory_order_acquire) >= phase; });
   }
+  ring();
 }
 
 template <class Arrived>
 void Collectives::Execution::await(int r, Arrived arrived) {
+  if (patience.spin_s > 0 ? look_briefly([&] { return arrived(r); }) : arrived(r)) return;
+  ring();
   const WaitEnd end = wait_until(
       view().member(r).collective_bell, patience, deadline, [&] { return arrived(r); },
       [&] { return group.health_.disturbed(r); });

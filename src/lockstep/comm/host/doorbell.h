@@ -1,10 +1,10 @@
 // How a rank sleeps until another rank has done something, in memory that several processes may share.
 //
-// Whoever changes something that others may await rings the doorbell beside it; ringing costs one load while nobody
-// sleeps. The order that makes a lost wake-up impossible (every access here is sequentially consistent):
+// Whoever changes something that others may await rings the doorbell beside it afterwards; that is cheap while nobody
+// sleeps. Why no wake-up is lost: both sides modify `sleepers`, so one comes second and sees what the first did before.
 //
-//   sleeper   sleepers += 1;  looks at what it awaits;  futex wait while rings is what it was before looking
-//   changer   changes it;     looks at sleepers;        rings += 1, futex wake
+//   sleeper   sleepers += 1;  looks at what it awaits;  sleeps while `rings` is what it was before looking
+//   changer   changes it;     sleepers += 0;            if it was not 0: rings += 1, wakes
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ struct Doorbell {
   std::atomic<uint32_t> sleepers{0};
 
   void ring() {
-    if (sleepers.load() != 0) [[unlikely]]
+    if (sleepers.fetch_add(0, std::memory_order_acq_rel) != 0) [[unlikely]]
       ring_loudly();
   }
 
@@ -30,6 +30,15 @@ void sleep_until_rung(Doorbell& bell, uint32_t seen, double longest_s);
 
 // Tells the processor that this is a spinning loop.
 void relax_processor();
+
+// Starts bringing a cache line here for writing, so that a write soon after does not wait for whoever read it last.
+inline void claim_cache_line(const void* address) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(address)));  // the built-in only asks for reading
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
 
 // How long to look for a change before sleeping. Looking is worth it only while every rank has a core of its own;
 // otherwise the core is given to the rank that is awaited.

@@ -30,8 +30,10 @@ CallInfo info_of(const Call& call, bool reachable) {
   if (call.operation == Operation::all_reduce || call.operation == Operation::reduce_scatter) {
     info.reduction = call.reduction;
   }
-  info.tag_hash = hash_of(call.options.tag);
-  info.tag = call.options.tag;
+  if (!call.options.tag.empty()) {
+    info.tag_hash = hash_of(call.options.tag);
+    info.tag = call.options.tag;
+  }
   return info;
 }
 

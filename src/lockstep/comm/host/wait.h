@@ -24,18 +24,24 @@ struct Deadline {
 
 enum class WaitEnd { ready, disturbed, deadline };
 
+// Whether ready() becomes true within a moment too short to read the clock for.
+template <class Ready>
+bool look_briefly(Ready ready) {
+  constexpr int kLooks = 200;
+  for (int i = 0; i < kLooks; ++i) {
+    if (ready()) return true;
+  }
+  return false;
+}
+
 // Returns when ready() is true, when disturbed() says that it may never be, or at the deadline. Ready wins: what is
 // there counts, also when whoever brought it has died since.
 template <class Ready, class Disturbed>
 WaitEnd wait_until(Doorbell& bell, const Patience& patience, Deadline& deadline, Ready ready, Disturbed disturbed) {
-  constexpr int kLooksPerTime = 100;
-  for (int i = 0; i < (patience.spin_s > 0 ? kLooksPerTime : 1); ++i) {
-    if (ready()) return WaitEnd::ready;
-    relax_processor();
-  }
   deadline.start();
   if (patience.spin_s > 0) {
     const double until_s = now_s() + patience.spin_s;
+    constexpr int kLooksPerTime = 100;
     do {
       for (int i = 0; i < kLooksPerTime; ++i) {
         if (ready()) return WaitEnd::ready;
