@@ -126,7 +126,7 @@ class Parity(unittest.TestCase):
                     after = weights_of(ours, "after/")
                     self.assertEqual(after.keys(), theirs.keys())
                     for name, tensor in theirs.items():
-                        self.assert_near(after[name], tensor.detach(), 1e-9)
+                        self.assert_near(after[name], tensor.detach(), tolerance)
 
     def test_training_is_pytorchs(self):
         for name, model in MODELS.items():

@@ -34,8 +34,12 @@ Tensor CachedAttention::positions(int64_t sequence, at::Device device) {
   return at::arange(length_, length_ + sequence, at::TensorOptions(device).dtype(at::kLong));
 }
 
+Tensor NoDropout::dropout(const Tensor& x_BSH, double /*p*/, const Site& /*site*/) {
+  return x_BSH;
+}
+
 Generator::Generator(const Transformer& model)
-    : model_(model), dropout_(/*seed=*/0), attention_(model.model().layers, model.model().sequence) {}
+    : model_(model), attention_(model.model().layers, model.model().sequence) {}
 
 Tensor Generator::feed(const Tensor& tokens_BS) {
   const int64_t fresh = tokens_BS.size(1);
@@ -68,15 +72,15 @@ std::vector<int64_t> generate(const Transformer& model, const std::vector<int64_
                               const SamplingOptions& options) {
   if (prompt.empty()) throw InvalidArgument(Problem{"prompt", "\"\"", "must have at least one token", {}}.message());
   const int64_t sequence = model.model().sequence;
-  std::vector<int64_t> text = prompt;
+  std::vector<int64_t> text = prompt, unread;
   std::optional<Generator> generator;
-  std::vector<int64_t> unread;
+  const auto begin_anew = [&](int64_t kept) {
+    generator.emplace(model);
+    unread.assign(text.end() - std::min(kept, static_cast<int64_t>(text.size())), text.end());
+  };
+  begin_anew(sequence);
   for (int64_t draw = 0; draw < count; ++draw) {
-    if (!generator || generator->length() == sequence) {
-      generator.emplace(model);
-      const auto kept = std::min<size_t>(text.size(), draw == 0 ? sequence : std::max<int64_t>(sequence / 2, 1));
-      unread.assign(text.end() - static_cast<std::ptrdiff_t>(kept), text.end());
-    }
+    if (generator->length() == sequence) begin_anew((sequence + 1) / 2);
     const Tensor logits_1V = generator->feed(at::tensor(unread, at::kLong).unsqueeze(0));
     text.push_back(sample(logits_1V[0], options, draw));
     unread = {text.back()};

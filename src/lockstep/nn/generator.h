@@ -29,6 +29,12 @@ class CachedAttention : public AttentionSeam {
   int64_t length_ = 0;
 };
 
+// Also when the model is in training mode.
+class NoDropout : public DropoutSeam {
+ public:
+  at::Tensor dropout(const at::Tensor& x_BSH, double p, const Site& site) override;
+};
+
 class Generator {
  public:
   // The model must outlive the generator.
@@ -44,7 +50,7 @@ class Generator {
   const Transformer& model_;
   LocalLinear linear_;
   LocalLoss loss_;
-  LocalDropout dropout_;
+  NoDropout dropout_;
   CachedAttention attention_;
 };
 

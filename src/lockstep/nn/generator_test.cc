@@ -16,18 +16,27 @@ Transformer small_model(const std::string& preset) {
   model.vocab = 40;
   model.sequence = 16;
   model.init_std = 0.3;  // far from uniform logits
+  model.dropout = 0.1;   // of training, to be left out
   return Transformer(model, /*seed=*/1, {.dtype = at::kDouble});
+}
+
+// The same parameters, in evaluation mode.
+Transformer evaluation_of(const Transformer& model) {
+  Transformer evaluated(model.model(), model.parameter_list());
+  evaluated.eval();
+  return evaluated;
 }
 
 TEST(Generator, LogitsAreTheUncachedOnes) {
   const at::NoGradGuard no_grad;
   for (const char* preset : {"gpt-tiny", "llama-tiny"}) {
     const Transformer model = small_model(preset);
+    const Transformer evaluated = evaluation_of(model);
     LocalSeams seams(/*seed=*/1);
     const Context context{seams.seams(), {}};
     torch::manual_seed(2);
     const Tensor tokens = at::randint(40, {3, 16}, at::kLong);
-    const Tensor expected = model.logits(model.hidden(tokens, context), context);
+    const Tensor expected = evaluated.logits(evaluated.hidden(tokens, context), context);
 
     Generator generator(model);
     for (const auto& [begin, end] : {std::pair{0, 5}, {5, 6}, {6, 7}, {7, 12}, {12, 16}}) {
@@ -40,7 +49,7 @@ TEST(Generator, LogitsAreTheUncachedOnes) {
 
 TEST(Generate, GreedyFollowsTheUncachedModelPastItsSequence) {
   const at::NoGradGuard no_grad;
-  const Transformer model = small_model("gpt-tiny");
+  const Transformer model = evaluation_of(small_model("gpt-tiny"));
   LocalSeams seams(/*seed=*/1);
   const Context context{seams.seams(), {}};
   std::vector<int64_t> text = {1, 2, 3};

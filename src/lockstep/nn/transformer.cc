@@ -2,8 +2,6 @@
 
 #include <torch/torch.h>
 
-#include <cmath>
-
 namespace lockstep::nn {
 
 using at::Tensor;
@@ -20,6 +18,19 @@ std::shared_ptr<torch::nn::Module> child(torch::nn::Module& parent, const std::s
 // [B,S,N*D] -> [B,N,S,D]
 Tensor split_heads(const Tensor& x, int64_t head_size) {
   return x.unflatten(-1, {-1, head_size}).transpose(1, 2);
+}
+
+// in: up, or gate and up.
+Tensor activate(spec::Activation activation, const std::vector<Tensor>& in) {
+  switch (activation) {
+    case spec::Activation::gelu:
+      return at::gelu(in[0]);
+    case spec::Activation::gelu_tanh:
+      return at::gelu(in[0], "tanh");
+    case spec::Activation::swiglu:
+      return at::silu(in[0]) * in[1];
+  }
+  LOCKSTEP_CHECK(false, "unknown activation");
 }
 
 }  // namespace
@@ -133,18 +144,7 @@ Tensor Transformer::attention(const Layer& layer, const Tensor& x_BSH, const Con
 Tensor Transformer::ffn(const Layer& layer, const Tensor& x_BSH, const Context& context, const SiteMaker& site) const {
   LinearSeam& linear = context.seams.linear;
   const std::vector<Tensor> in = linear.linears(x_BSH, layer.ffn_in, Split::columns, site("ffn.in"));
-  const auto activated = [&] {
-    switch (model_.activation) {
-      case spec::Activation::swiglu:
-        return at::silu(in[0]) * in[1];
-      case spec::Activation::gelu_tanh:
-        return at::gelu(in[0], "tanh");
-      case spec::Activation::gelu:
-        return at::gelu(in[0]);
-    }
-    return Tensor();
-  };
-  return linear.linear(activated(), layer.ffn_down, Split::rows, site("ffn.down"));
+  return linear.linear(activate(model_.activation, in), layer.ffn_down, Split::rows, site("ffn.down"));
 }
 
 Tensor Transformer::hidden(const Tensor& tokens_BS, const Context& context) const {
