@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <sstream>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -47,12 +48,13 @@ int run_as_rank(const std::string& program, std::span<const std::string> argumen
   return 0;
 }
 
-// --as-launcher RANKS DEADLINE_MS PROGRAM ARGUMENTS...
+// --as-launcher RANKS DEADLINE_MS COMMAND PROGRAM ARGUMENTS...
 int run_as_launcher(std::span<const std::string> arguments) {
   launch::Options options{.ranks = std::stoi(arguments[0]),
                           .deadline = std::chrono::milliseconds(std::stoll(arguments[1]))};
-  options.command = {"/proc/self/exe", kAsRank};
-  options.command.insert(options.command.end(), arguments.begin() + 2, arguments.end());
+  std::istringstream words(arguments[2].empty() ? text("/proc/self/exe ", kAsRank) : arguments[2]);
+  for (std::string word; words >> word;) options.command.push_back(word);
+  options.command.insert(options.command.end(), arguments.begin() + 3, arguments.end());
   return launch::launch(options);
 }
 
@@ -63,8 +65,12 @@ RankProgramEntry::RankProgramEntry(const char* name, RankProgram program) {
 }
 
 Job::Job(const JobOptions& options) : start_s_(now_s()) {
-  std::vector<std::string> arguments{"multiprocess_test", kAsLauncher, std::to_string(options.ranks),
-                                     std::to_string(static_cast<int64_t>(options.deadline_s * 1000)), options.program};
+  std::vector<std::string> arguments{"multiprocess_test",
+                                     kAsLauncher,
+                                     std::to_string(options.ranks),
+                                     std::to_string(static_cast<int64_t>(options.deadline_s * 1000)),
+                                     options.command,
+                                     options.program};
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());

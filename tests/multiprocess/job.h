@@ -29,10 +29,11 @@ struct RankProgramEntry {
                    [[maybe_unused]] std::span<const std::string> arguments)
 
 struct JobOptions {
-  std::string program;
+  std::string program;  // a RANK_PROGRAM
   std::vector<std::string> arguments;
   int ranks = 2;
   double deadline_s = 60;
+  std::string command;  // another program, with arguments before `program`; empty: this binary
 };
 
 struct JobResult {

@@ -1,0 +1,243 @@
+// Ranks that are killed, stopped or go away: the others end in time, with an error that names them, and nothing is
+// left.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+#include <thread>
+
+#include "job.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::multiprocess {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// Sanitizers and a busy machine slow the ends of processes down, not their beginnings.
+constexpr double kSlack_s = 2;
+
+comm::Buffer f32(std::vector<float>& values) {
+  return {.data = values.data(), .count = static_cast<int64_t>(values.size())};
+}
+
+void announce_all(comm::ProcessGroup& world) {
+  announce_process(world.rank());
+  world.barrier();
+  if (world.rank() == 0) std::cout << "all are here" << std::endl;
+}
+
+// A loop of all_reduces of all the ways: inline, staged and in registered memory.
+RANK_PROGRAM(reduces_forever) {
+  announce_all(world);
+  std::vector<float> small(10), large(100'000);
+  const comm::Registered registered = world.allocate(400'000);
+  while (true) {
+    world.all_reduce(f32(small), comm::Reduction::sum, {.tag = "small"});
+    world.all_reduce(f32(large), comm::Reduction::max);
+    world.all_reduce({.data = registered.data(), .count = 100'000}, comm::Reduction::sum);
+  }
+}
+
+RANK_PROGRAM(idles) {
+  announce_all(world);
+  while (true) std::this_thread::sleep_for(milliseconds(100));
+}
+
+// Nobody waits for the Work.
+RANK_PROGRAM(computes_beside_asynchronous_calls) {
+  announce_all(world);
+  std::vector<float> values(1000);
+  if (world.rank() != 1) world.all_reduce_async(f32(values), comm::Reduction::sum);
+  while (true) {
+    std::this_thread::sleep_for(milliseconds(1));
+    world.check();
+  }
+}
+
+// Rank 1 waits to be killed before the group is first used.
+RANK_PROGRAM(uses_subgroup) {
+  const auto group = world.split(std::vector{0, 1, 2}, "dp");
+  announce_all(world);
+  if (world.rank() == 1) {
+    while (true) std::this_thread::sleep_for(milliseconds(100));
+  }
+  std::vector<float> values(10);
+  group->all_reduce(f32(values), comm::Reduction::sum, {.tag = "first use"});
+}
+
+RANK_PROGRAM(waits_for_a_message) {
+  announce_all(world);
+  std::vector<float> values(10);
+  if (world.rank() == 0) world.receive(f32(values), 1);
+  while (true) {
+    std::this_thread::sleep_for(milliseconds(5));
+    world.check();
+  }
+}
+
+class Killed : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(While, Killed,
+                         testing::Values("reduces_forever", "idles", "computes_beside_asynchronous_calls",
+                                         "uses_subgroup", "waits_for_a_message"));
+
+TEST_P(Killed, RankEndsTheOthersWithinASecond) {
+  Job job({.program = GetParam(), .ranks = 3});
+  const std::vector<pid_t> ranks{job.process_of_rank(0), job.process_of_rank(1), job.process_of_rank(2)};
+  ASSERT_TRUE(job.wait_for_output("all are here"));
+  std::this_thread::sleep_for(milliseconds(100));
+  const double start_s = now_s();
+  kill(ranks[1], SIGKILL);
+  const JobResult result = job.finish();
+  EXPECT_LT(now_s() - start_s, 1 + kSlack_s);
+  EXPECT_EQ(result.exit_code, 3) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("rank 1 was lost (killed by signal 9"));
+  if (std::string(GetParam()) != "idles") {  // whoever makes a call, or asks, has an error of its own
+    for (const char* const rank : {"[0] PeerLost: rank 0", "[2] PeerLost: rank 2"}) {
+      EXPECT_THAT(result.output, HasSubstr(rank));
+    }
+  }
+  for (const pid_t rank : ranks) EXPECT_FALSE(process_runs(rank));
+}
+
+class Stopped : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(While, Stopped, testing::Values("reduces_forever", "uses_subgroup"));
+
+TEST_P(Stopped, RankEndsTheOthersAtTheDeadline) {
+  constexpr double kDeadline_s = 1;
+  Job job({.program = GetParam(), .ranks = 3, .deadline_s = kDeadline_s});
+  const std::vector<pid_t> ranks{job.process_of_rank(0), job.process_of_rank(1), job.process_of_rank(2)};
+  ASSERT_TRUE(job.wait_for_output("all are here"));
+  const double start_s = now_s();
+  kill(ranks[1], SIGSTOP);
+  const JobResult result = job.finish();
+  EXPECT_LT(now_s() - start_s, kDeadline_s + 1 + kSlack_s);
+  EXPECT_EQ(result.exit_code, 3) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("DeadlineExceeded"), HasSubstr("for rank 1"), HasSubstr("all_reduce")));
+  for (const pid_t rank : ranks) EXPECT_FALSE(process_runs(rank));
+}
+
+TEST(Launcher, KilledTakesItsRanksAlong) {
+  for (const char* const program : {"reduces_forever", "idles"}) {
+    Job job({.program = program, .ranks = 3});
+    const std::vector<pid_t> ranks{job.process_of_rank(0), job.process_of_rank(1), job.process_of_rank(2)};
+    ASSERT_TRUE(job.wait_for_output("all are here"));
+    kill(ranks[2], SIGSTOP);
+    kill(job.launcher(), SIGKILL);
+    EXPECT_EQ(job.finish().exit_code, 128 + SIGKILL);
+    const double until_s = now_s() + 1 + kSlack_s;
+    const auto any_runs = [&] { return std::any_of(ranks.begin(), ranks.end(), process_runs); };
+    while (any_runs() && now_s() < until_s) std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_FALSE(any_runs()) << program;
+  }
+}
+
+// -- errors that ranks make -----------------------------------------------------------------------------------------
+
+RANK_PROGRAM(disagrees) {
+  std::vector<float> values(static_cast<size_t>(world.rank() == 0 ? 4 : 6));
+  world.all_reduce(f32(values), comm::Reduction::sum);
+}
+
+TEST(RankErrors, DisagreementOnEveryRank) {
+  const JobResult result = run_job({.program = "disagrees", .ranks = 3});
+  EXPECT_EQ(result.exit_code, 3);
+  for (const char* const rank :
+       {"[0] ProtocolMismatch: rank 0", "[1] ProtocolMismatch: rank 1", "[2] ProtocolMismatch: rank 2"}) {
+    EXPECT_THAT(result.output, HasSubstr(rank));
+  }
+  EXPECT_THAT(result.output, AllOf(HasSubstr("4 f32"), HasSubstr("6 f32")));
+}
+
+RANK_PROGRAM(swaps_groups) {
+  const auto a = world.split(std::vector{0, 1}, "a");
+  const auto b = world.split(std::vector{0, 1}, "b");
+  std::vector<float> values(4);
+  (world.rank() == 0 ? *a : *b).all_reduce(f32(values), comm::Reduction::sum);
+}
+
+TEST(RankErrors, SwappedGroupsNameBothCalls) {
+  const JobResult result = run_job({.program = "swaps_groups", .deadline_s = 0.3});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("DeadlineExceeded"), HasSubstr("on group 'a'"), HasSubstr("on group 'b'")));
+}
+
+// Rank 1 goes early: by returning, by exit(0), or by a status of its own.
+RANK_PROGRAM(leaves_early) {
+  world.barrier();
+  if (world.rank() == 1) {
+    if (arguments[0] == "return") return;
+    std::exit(std::stoi(arguments[0]));
+  }
+  std::vector<float> values(4);
+  world.all_reduce(f32(values), comm::Reduction::sum);
+}
+
+TEST(RankErrors, RankThatLeavesEarlyIsMissed) {
+  for (const char* const how : {"return", "0", "7"}) {
+    const JobResult result = run_job({.program = "leaves_early", .arguments = {how}, .ranks = 3});
+    EXPECT_EQ(result.exit_code, std::string(how) == "7" ? 7 : 3) << result.output;
+    EXPECT_THAT(result.output, AllOf(HasSubstr("[0] PeerLost: rank 0: rank 1 was lost"),
+                                     HasSubstr("[2] PeerLost: rank 2: rank 1 was lost")));
+  }
+}
+
+TEST(RankErrors, ProgramThatDoesNotExist) {
+  const JobResult result = run_job({.program = "no_world", .arguments = {"0"}, .command = "./no-such-program"});
+  EXPECT_EQ(result.exit_code, 127);
+  EXPECT_THAT(result.output, HasSubstr("cannot start ./no-such-program: No such file"));
+}
+
+// -- signals to the launcher ----------------------------------------------------------------------------------------
+
+RANK_PROGRAM(ends_well_when_told) {
+  static volatile std::sig_atomic_t told = 0;
+  std::signal(SIGTERM, [](int) { told = 1; });
+  announce_all(world);
+  while (told == 0) std::this_thread::sleep_for(milliseconds(5));
+  std::cout << "told" << std::endl;
+}
+
+TEST(Signals, ArePassedOn) {
+  Job job({.program = "ends_well_when_told"});
+  ASSERT_TRUE(job.wait_for_output("all are here"));
+  kill(job.launcher(), SIGTERM);
+  const JobResult result = job.finish();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.output, AllOf(HasSubstr("[0] told"), HasSubstr("[1] told")));
+}
+
+TEST(Signals, EndRanksThatDoNotHandleThem) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    Job job({.program = "idles"});
+    const pid_t rank = job.process_of_rank(1);
+    ASSERT_TRUE(job.wait_for_output("all are here"));
+    kill(job.launcher(), signal);
+    const JobResult result = job.finish();
+    EXPECT_EQ(result.exit_code, 128 + signal);
+    EXPECT_THAT(result.output, Not(HasSubstr("was lost")));
+    EXPECT_FALSE(process_runs(rank));
+  }
+}
+
+// A rank's program may be a child of the process that was started; it is ended with it.
+TEST(Signals, ReachWhatRanksHaveStarted) {
+  Job job({.program = "sleep 1000 & echo process of rank 0 is $!; echo all are here; wait",
+           .ranks = 1,
+           .command = "sh -c"});
+  const pid_t grandchild = job.process_of_rank(0);
+  ASSERT_TRUE(job.wait_for_output("all are here"));
+  kill(job.launcher(), SIGTERM);
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
+  EXPECT_FALSE(process_runs(grandchild));
+}
+
+}  // namespace
+}  // namespace lockstep::multiprocess
