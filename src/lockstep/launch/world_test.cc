@@ -1,0 +1,105 @@
+// What launchers leave in the environment, and what each of them gets.
+#include "lockstep/launch/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::launch {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+// Sets the variables for one test, and none of the others that are looked at.
+class Environment {
+ public:
+  explicit Environment(const Variables& variables) {
+    for (const char* name :
+         {"LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE", "LOCKSTEP_WORLD_FD", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+          "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE",
+          "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID"}) {
+      unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  }
+};
+
+template <class Expected>
+std::string message_of(const Variables& variables, const WorldOptions& options = {}) {
+  const Environment environment(variables);
+  try {
+    world_from_environment(options);
+  } catch (const Expected& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return text("an error of another type: ", error.what());
+  }
+  return "no error";
+}
+
+TEST(World, WithoutALauncherIsOneRank) {
+  const Environment environment({});
+  const auto world = world_from_environment({.deadline = std::chrono::seconds(5)});
+  EXPECT_EQ(world->size(), 1);
+  EXPECT_EQ(world->default_deadline(), std::chrono::seconds(5));
+  EXPECT_EQ(place_from_environment().launcher, "none");
+}
+
+TEST(World, OfOneForeignRankIsFine) {
+  const Environment environment({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
+  EXPECT_EQ(world_from_environment()->size(), 1);
+  EXPECT_EQ(place_from_environment().launcher, "mpirun");
+}
+
+TEST(World, OfABatchScriptIsOneRank) {  // which srun did not start
+  const Environment environment({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}});
+  EXPECT_EQ(world_from_environment()->size(), 1);
+}
+
+TEST(World, OfOtherLaunchersIsRefusedByName) {
+  const std::map<std::string, Variables> cases{
+      {"mpirun", {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}}},
+      {"srun", {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}},
+      {"torchrun", {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}}}};
+  for (const auto& [launcher, variables] : cases) {
+    EXPECT_THAT(message_of<Unsupported>(variables),
+                AllOf(HasSubstr(launcher + " started 4 processes"), HasSubstr("lockstep launch --ranks 4")));
+  }
+}
+
+TEST(World, PlaceOfEachLauncher) {
+  const Environment environment({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}});
+  const Place place = place_from_environment();
+  EXPECT_EQ(place.rank, 5);
+  EXPECT_EQ(place.world_size, 8);
+  EXPECT_EQ(place.local_rank, 1);
+}
+
+TEST(World, VariablesThatContradictOneAnother) {
+  EXPECT_THAT(message_of<InvalidArgument>({{"LOCKSTEP_WORLD_FD", "5"}}), HasSubstr("LOCKSTEP_RANK"));
+  EXPECT_THAT(message_of<InvalidArgument>({{"RANK", "one"}, {"WORLD_SIZE", "2"}}), HasSubstr("RANK = one"));
+  EXPECT_THAT(message_of<InvalidArgument>({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+              HasSubstr("RANK = 2 with WORLD_SIZE = 2"));
+  EXPECT_THAT(
+      message_of<InvalidArgument>({{"LOCKSTEP_WORLD_FD", "987"}, {"LOCKSTEP_RANK", "0"}, {"LOCKSTEP_WORLD_SIZE", "2"}}),
+      HasSubstr("descriptor 987 is not the shared memory"));
+}
+
+TEST(Backends, ThatAreMissingSayWhatThereIs) {
+  for (const char* const name : {"mpi", "nccl"}) {
+    EXPECT_THAT(
+        message_of<Unsupported>({}, {.backend = name}),
+        AllOf(HasSubstr(text("backend ", name, " is not part of this build")), HasSubstr("in_process, shared_memory")));
+  }
+  EXPECT_THAT(message_of<InvalidArgument>({}, {.backend = "shared_memroy"}), HasSubstr("(nearest: shared_memory)"));
+  EXPECT_THAT(message_of<Unsupported>({}, {.backend = "shared_memory"}), HasSubstr("lockstep launch --ranks N"));
+}
+
+}  // namespace
+}  // namespace lockstep::launch
