@@ -12,7 +12,8 @@ namespace lockstep::cli {
 namespace {
 
 constexpr std::array<AddCommand, 5> kCommands = {add_train, add_launch, add_generate, add_verify, add_doctor};
-constexpr std::array kLaterCommands = {"bench", "schedule", "calibrate", "estimate", "plan", "scaling", "trace", "studio"};
+constexpr std::array<std::string_view, 9> kLater = {"bench",    "schedule", "calibrate", "estimate", "plan",
+                                                    "scaling", "trace",    "studio",    "--resume"};
 
 std::vector<std::string>& command_line() {
   static std::vector<std::string> arguments;
@@ -22,16 +23,13 @@ std::vector<std::string>& command_line() {
 // CLI11 explains at length; we say one line.
 int usage_error(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   std::string message = error.what();
-  if (arguments.size() > 1 && !arguments[1].starts_with("-") && app.get_subcommands().empty()) {
-    const std::string& name = arguments[1];
+  const auto later = std::find_first_of(arguments.begin(), arguments.end(), kLater.begin(), kLater.end());
+  if (later != arguments.end()) {
+    message = text(*later, ": not supported yet by this version");
+  } else if (arguments.size() > 1 && !arguments[1].starts_with("-") && app.get_subcommands().empty()) {
     std::vector<std::string> known;
     for (const CLI::App* command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
-    if (std::find(kLaterCommands.begin(), kLaterCommands.end(), name) != kLaterCommands.end()) {
-      message = text("command = ", name, ": not supported yet by this version");
-    } else {
-      const std::string nearest = nearest_name(name, known);
-      message = Problem{"command", name, "must be one of " + join(known), nearest}.message();
-    }
+    message = Problem{"command", arguments[1], "must be one of " + join(known), nearest_name(arguments[1], known)}.message();
   }
   log::error(message, "; see lockstep ", app.get_subcommands().empty() ? "help" : app.get_subcommands().front()->get_name() + " --help");
   return 2;
@@ -43,13 +41,12 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   Chosen chosen;
   for (const AddCommand add : kCommands) add(app, chosen);
-  app.add_subcommand("help", "this text")->callback([&] { throw CLI::CallForHelp(); });
+  app.set_help_flag("-h,--help", "this text; after a command, the command's");
   try {
+    if (argc == 2 && std::string_view(argv[1]) == "help") throw CLI::CallForHelp();
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const auto picked = app.get_subcommands();
-    const bool of_command = !picked.empty() && picked.front()->get_name() != "help";
-    std::cout << (of_command ? picked.front()->help() : app.help());
+    std::cout << app.help();
     return 0;
   } catch (const CLI::ParseError& error) {
     return usage_error(app, error, own_command_line());

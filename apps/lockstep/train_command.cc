@@ -35,7 +35,8 @@ void print_result(const spec::RunPlan& plan, const train::Summary& summary) {
 
 int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
   const auto world = init({.deadline = deadline_of(plan), .show_all_ranks = plan.run.log_all_ranks});
-  const train::Summary summary = train::run(plan, *world);
+  const std::string layout = options.layout.empty() ? to_string(spec::layout_of(plan, world->size())) : options.layout;
+  const train::Summary summary = train::run(plan, layout, *world);
   if (world->rank() != 0) return 0;
   if (options.json) {
     std::cout << to_json(summary);

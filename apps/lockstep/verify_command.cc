@@ -127,6 +127,7 @@ void print(const std::vector<Verdict>& verdicts, bool as_json) {
 
 int verify(const VerifyOptions& options) {
   const auto names = split_list(options.layouts);
+  if (names.empty()) throw InvalidArgument(Problem{"--layouts", options.layouts, "must name at least one layout", "single"}.message());
   std::vector<spec::Layout> layouts;
   for (const std::string& name : names) layouts.push_back(spec::parse_layout(name));
   for (const spec::Layout& layout : layouts) plan_of(options, layout);  // refuse before anything runs

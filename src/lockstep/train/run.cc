@@ -11,7 +11,6 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/distributed/collectives.h"
-#include "lockstep/spec/layout.h"
 #include "lockstep/train/progress.h"
 
 namespace lockstep::train {
@@ -91,14 +90,14 @@ void announce(const spec::RunPlan& plan, const Trainer& trainer, const Summary& 
 
 }  // namespace
 
-Summary run(const spec::RunPlan& plan, comm::ProcessGroup& world) {
+Summary run(const spec::RunPlan& plan, const std::string& layout, comm::ProcessGroup& world) {
   trace::Recorder recorder(world.rank());
   Trainer trainer(plan, world, {.recorder = &recorder});
   std::optional<RunDirectory> directory;
   if (world.rank() == 0) directory.emplace(plan.run.directory, plan);
   Summary summary{.steps = plan.train.steps,
                   .ranks = world.size(),
-                  .layout = to_string(spec::layout_of(plan, world.size())),
+                  .layout = layout,
                   .final_loss = std::numeric_limits<double>::quiet_NaN(),
                   .validation_loss = std::numeric_limits<double>::quiet_NaN(),
                   .params = spec::parameter_count(plan.model)};

@@ -7,8 +7,8 @@
 
 namespace lockstep::train {
 
-// Every rank calls it with the same plan; rank 0 writes the files of run.directory and gets the whole summary, the
-// others' `per_rank` is the same too.
-Summary run(const spec::RunPlan& plan, comm::ProcessGroup& world);
+// Every rank calls it with the same plan and gets the same summary; rank 0 writes the files of run.directory.
+//   layout   its name in the summary, as the user gave it
+Summary run(const spec::RunPlan& plan, const std::string& layout, comm::ProcessGroup& world);
 
 }  // namespace lockstep::train

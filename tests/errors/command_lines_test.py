@@ -1,0 +1,98 @@
+"""Wrong command lines, each with the one line and the exit code that its user gets.
+
+    command_lines_test.py LOCKSTEP_BINARY
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+LOCKSTEP = sys.argv[1]
+CONFIG = str(pathlib.Path(__file__).resolve().parents[2] / "configs" / "verify.toml")
+RANGE = "not in range 1 to 1024; see lockstep"
+
+# arguments, exit code, the line
+CASES = [
+    ([], 2, "error: A subcommand is required; see lockstep help"),
+    (["trian", CONFIG], 2, "error: command = trian: must be one of train, launch, generate, verify, doctor (nearest: train); see lockstep help"),
+    (["plan", "--gpus", "8"], 2, "error: plan: not supported yet by this version; see lockstep help"),
+    (["bench", "collectives"], 2, "error: bench: not supported yet by this version; see lockstep help"),
+    (["train"], 2, "error: config is required; see lockstep train --help"),
+    (["train", CONFIG, "--resume", "runs/x"], 2, "error: --resume: not supported yet by this version; see lockstep train --help"),
+    (["train", "nothing.toml"], 2, "error: configuration nothing.toml: cannot be read; name a TOML file, such as configs/shakespeare.toml"),
+    (["train", CONFIG, "--ranks", "0"], 2, f"error: --ranks: Value 0 {RANGE} train --help"),
+    (["train", CONFIG, "--ranks", "two"], 2, f"error: --ranks: Value two {RANGE} train --help"),
+    (["train", CONFIG, "--rank", "2"], 2, "error: The following arguments were not expected: 2 --rank; see lockstep train --help"),
+    (["train", CONFIG, "--layout", "dp2", "--ranks", "3"], 2, "error: --ranks = 3: layout dp2 is for another number of ranks (nearest: 2)"),
+    (["train", CONFIG, "--layout", "dp2-acc5"], 2, "acc5"),
+    (["train", CONFIG, "--layout", "tp2"], 2, 'error: layout = "tp2": tp2 is not supported by this version'),
+    (["train", CONFIG, "--layout", "2dp"], 2, 'error: layout = "2dp"'),
+    (["train", CONFIG, "--ranks", "9"], 2, "error: train.microbatch = 3: makes 8 micro-batches of train.global_batch = 24, fewer than the 9 data ranks"),
+    (["train", CONFIG, "--set", "train.lr"], 2, "error: --set train.lr: must be section.key=value, as in train.lr=..."),
+    (["train", CONFIG, "--set", "train.lr=-1"], 2, "train.lr = -1"),
+    (["train", CONFIG, "--set", "run.device=cuda"], 2, "error: run.device = cuda: "),
+    (["train", CONFIG, "--set", 'data.format="bytes"', "--set", "model.vocab=256", "--set", 'data.path=["/nowhere"]', "--ranks", "2"], 2, "/nowhere"),
+    (["train", CONFIG, "--set", "run.directory=/proc/nowhere"], 2, "error: run.directory = /proc/nowhere: must be a folder that can be made and written"),
+    (["train", CONFIG, "--set", "model.weights=/nowhere"], 2, "/nowhere"),
+    (["verify", CONFIG, "--precision", "fp8"], 2, "error: --precision: fp8 not in {fp64,fp32}; see lockstep verify --help"),
+    (["verify", CONFIG, "--backend", "mpi"], 2, "error: --backend: mpi not in {in_process,shared_memory}; see lockstep verify --help"),
+    (["verify", CONFIG, "--layouts", ""], 2, "error: --layouts = : must name at least one layout (nearest: single)"),
+    (["verify", CONFIG, "--layouts", "single,zero3"], 2, 'error: layout = "zero3": zero3 is not supported by this version'),
+    (["launch", "--ranks", "2"], 2, "error: program is required; see lockstep launch --help"),
+    (["launch", "--ranks", "2", "--", "/nowhere"], 127, "cannot start /nowhere: No such file or directory"),
+    (["launch", "--ranks", "2000", "--", "true"], 2, f"error: --ranks: Value 2000 {RANGE} launch --help"),
+    (["launch", "--ranks", "2", "--", "sh", "-c", "exit 7"], 7, "exit code 7"),
+    (["generate"], 2, "error: --run is required; see lockstep generate --help"),
+    (["generate", "--run", "/nowhere"], 2, "error: --run = /nowhere: must be the folder of a finished run"),
+    (["generate", "--run", "/nowhere", "--tokens", "-1"], 2, "error: --tokens: Value -1 not in range"),
+    (["doctor", "--jsn"], 2, "error: The following argument was not expected: --jsn; see lockstep doctor --help"),
+]
+
+
+def lockstep(*arguments):
+    return subprocess.run([LOCKSTEP, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def check_wrong_ones():
+    failed = 0
+    for arguments, code, line in CASES:
+        result = lockstep(*arguments)
+        errors = [x for x in result.stderr.splitlines() if "error: " in x or "cannot start" in x]
+        one_line = len(errors) == 1 or arguments[:1] == ["launch"]
+        if result.returncode != code or line not in result.stderr or not one_line or "internal error" in result.stderr:
+            failed += 1
+            print(f"lockstep {' '.join(arguments)}\n  expected {code}: {line}\n  got      {result.returncode}: {result.stderr}{result.stdout}")
+    return failed
+
+
+def check_right_ones():
+    assert "train" in lockstep("help").stdout and lockstep("help").returncode == 0
+    assert "Example: lockstep train" in lockstep("train", "--help").stdout
+    document = json.loads(lockstep("doctor", "--json").stdout)
+    assert document["cores"] >= 1 and "shared_memory" in document["backends"]
+    with tempfile.TemporaryDirectory() as folder:
+        trained = lockstep("train", CONFIG, "--layout", "dp2-acc4", "--json", "--set", f"run.directory={folder}/run")
+        summary = json.loads(trained.stdout)
+        assert summary["layout"] == "dp2-acc4" and summary["ranks"] == 2 and len(summary["per_rank"]) == 2, summary
+        assert 0 < summary["recorder_share"] < 0.01, summary
+        metrics = [json.loads(x) for x in pathlib.Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+        assert [m["step"] for m in metrics] == [1, 2, 3, 4, 5]
+        assert set(metrics[0]) == {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_s", "skipped"}
+        assert json.loads(pathlib.Path(folder, "run", "summary.json").read_text()) == summary
+        trace = json.loads(pathlib.Path(folder, "run", "trace.json").read_text())["traceEvents"]
+        assert {(e["pid"], e["tid"]) for e in trace if e["ph"] == "X"} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+        generated = json.loads(lockstep("generate", "--run", f"{folder}/run", "--prompt", "1,2,3", "--tokens", "4", "--json").stdout)
+        assert len(generated["tokens"]) == 4
+        again = lockstep("train", CONFIG, "--ranks", "2", "--set", f"run.directory={folder}/again", "--set", f"model.weights={folder}/run/weights")
+        assert again.returncode == 0, again.stderr
+        first = json.loads(pathlib.Path(folder, "again", "metrics.jsonl").read_text().splitlines()[0])
+        assert first["loss"] != metrics[0]["loss"], "training starts from the weights it was given"
+
+
+if __name__ == "__main__":
+    wrong = check_wrong_ones()
+    check_right_ones()
+    print(f"{len(CASES) - wrong} of {len(CASES)} wrong command lines are told what is wrong")
+    sys.exit(1 if wrong else 0)

@@ -1,0 +1,60 @@
+"""Builds the examples as projects of their own, against an installed lockstep, and holds them to what they promise.
+
+    examples_test.py BUILD_DIR CXX_COMPILER
+"""
+
+import difflib
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD, COMPILER = pathlib.Path(sys.argv[1]), sys.argv[2]
+PREFIX = BUILD / "examples" / "prefix"
+
+
+def run(*command):
+    result = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
+    assert result.returncode == 0, f"{command} ended with {result.returncode}:\n{result.stdout}"
+    return result.stdout
+
+
+def build_example(name):
+    folder = BUILD / "examples" / name
+    run("cmake", "-G", "Ninja", "-S", ROOT / "examples" / name, "-B", folder, f"-DCMAKE_PREFIX_PATH={PREFIX}", "-DCMAKE_BUILD_TYPE=Release",
+        f"-DCMAKE_CXX_COMPILER={COMPILER}", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+    run("cmake", "--build", folder)
+    return folder
+
+
+def weights(path):
+    return [float(line) for line in path.read_text().split()]
+
+
+def own_module():
+    sources = [(ROOT / "examples" / "own_module" / name).read_text().splitlines() for name in ("single.cc", "data_parallel.cc")]
+    changed = [line for line in difflib.unified_diff(*sources, n=0, lineterm="") if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    assert 0 < len(changed) <= 10, "\n".join(changed)
+    folder = build_example("own_module")
+    run(folder / "single", folder / "single.txt")
+    expected = weights(folder / "single.txt")
+    assert len(expected) == 8 * 9 + 8 + 16 * 8 * 9 + 16 + 4 * 144 + 4
+    for ranks in (1, 2, 4):
+        run(PREFIX / "bin" / "lockstep", "launch", "--ranks", ranks, "--", folder / "data_parallel", folder / "parallel.txt")
+        actual = weights(folder / "parallel.txt")
+        worst = max(abs(a - b) for a, b in zip(expected, actual, strict=True))
+        print(f"own_module: {len(changed)} changed lines, {ranks} rank(s), largest difference {worst:.1e}")
+        assert worst <= 1e-10
+
+
+def linear_model():
+    folder = build_example("linear_model")
+    output = run(PREFIX / "bin" / "lockstep", "launch", "--ranks", 4, "--", folder / "linear_model")
+    assert "ranks 4, steps 100" in output, output
+    print(output.strip())
+
+
+if __name__ == "__main__":
+    run("cmake", "--install", BUILD, "--prefix", PREFIX)
+    own_module()
+    linear_model()
