@@ -37,7 +37,8 @@ void write(spdlog::level::level_enum level, std::string_view line) {
   if (s.file) s.file->log(level, "{}", line);
   if (is_info && rank != 0 && !s.options.show_all_ranks) return;
   const bool name_rank = s.options.world_size > 1 && (!is_info || s.options.show_all_ranks);
-  const std::string prefix = name_rank ? text("rank ", rank, ": ") : "";
+  std::string prefix = name_rank ? text("rank ", rank, ": ") : "";
+  if (!is_info && line.starts_with(prefix)) line.remove_prefix(prefix.size());  // errors of comm/ name their rank themselves
   const char* const kind = level == spdlog::level::warn ? "warning: " : level == spdlog::level::err ? "error: " : "";
   s.terminal->log(level, "{}{}{}", prefix, kind, line);
 }

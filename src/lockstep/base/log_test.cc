@@ -50,6 +50,14 @@ TEST(Log, EveryRankHasAFileOfItsOwn) {
   log::configure({});
 }
 
+TEST(Log, ARankIsNamedOnce) {
+  log::configure({.rank = 1, .world_size = 2});
+  ::testing::internal::CaptureStderr();
+  log::error("rank 1: rank 0 was lost");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "rank 1: error: rank 0 was lost\n");
+  log::configure({});
+}
+
 TEST(Log, OneRankNeedsNoNumber) {
   log::configure({});
   ::testing::internal::CaptureStderr();
