@@ -56,9 +56,9 @@ RANK_PROGRAM(exercises_everything) {
 
 // Beyond one and beyond two staging blocks, also where only some ranks' memory can be reached.
 RANK_PROGRAM(exercises_large) {
-  for (const int64_t bytes : {comm::host::kStagingBlockBytes, 3 * comm::host::kStagingBlockBytes + 8}) {
+  for (const int64_t bytes : {comm::host::kStagingBlockBytes, 2 * comm::host::kStagingBlockBytes + 8}) {
     for (const Operation operation : kOperations) {
-      for (int registered_rank = -1; registered_rank <= world.size(); ++registered_rank) {
+      for (const int registered_rank : {-1, 0, world.size()}) {  // none, one, all
         Exercise exercise{.operation = operation, .count = bytes / 4 + 1};
         exercise.registered = registered_rank == world.size() || registered_rank == world.rank();
         exercise.root = world.size() - 1;

@@ -74,7 +74,7 @@ TEST(InProcess, SizesAtBoundaries) {
 TEST(InProcess, ResultsThatAreStreamedPastTheCaches) {
   run_ranks(2, {}, [](ProcessGroup& world) {
     for (const Operation operation : {Operation::all_reduce, Operation::all_gather, Operation::broadcast}) {
-      const Exercise exercise{.operation = operation, .type = DataType::bf16, .count = (16 << 20) / 2 + 5};
+      const Exercise exercise{.operation = operation, .type = DataType::f64, .count = (16 << 20) / 8 + 5};
       ASSERT_EQ(StartedExercise(world, exercise, false).finish(), "");
     }
   });
