@@ -18,78 +18,77 @@ std::string_view name(Operation operation) {
   return kNames[static_cast<int>(operation)];
 }
 
-namespace {
-
-Call make_call(Operation operation, Buffer input, Buffer output, CallOptions options) {
-  return {.operation = operation, .input = input, .output = output, .options = options};
-}
-
-Call reducing(Call call, Reduction reduction) {
-  call.reduction = reduction;
-  return call;
-}
-
-Call with_peer(Call call, int peer) {
-  call.peer = peer;
-  return call;
-}
-
-}  // namespace
-
 void ProcessGroup::all_reduce(Buffer in_out, Reduction reduction, CallOptions options) {
-  run(reducing(make_call(Operation::all_reduce, in_out, in_out, options), reduction));
+  run({.operation = Operation::all_reduce,
+       .input = in_out,
+       .output = in_out,
+       .reduction = reduction,
+       .options = options});
 }
 
 Work ProcessGroup::all_reduce_async(Buffer in_out, Reduction reduction, CallOptions options) {
-  return submit(reducing(make_call(Operation::all_reduce, in_out, in_out, options), reduction));
+  return submit({.operation = Operation::all_reduce,
+                 .input = in_out,
+                 .output = in_out,
+                 .reduction = reduction,
+                 .options = options});
 }
 
 void ProcessGroup::reduce_scatter(Buffer input, Buffer output, Reduction reduction, CallOptions options) {
-  run(reducing(make_call(Operation::reduce_scatter, input, output, options), reduction));
+  run({.operation = Operation::reduce_scatter,
+       .input = input,
+       .output = output,
+       .reduction = reduction,
+       .options = options});
 }
 
 Work ProcessGroup::reduce_scatter_async(Buffer input, Buffer output, Reduction reduction, CallOptions options) {
-  return submit(reducing(make_call(Operation::reduce_scatter, input, output, options), reduction));
+  return submit({.operation = Operation::reduce_scatter,
+                 .input = input,
+                 .output = output,
+                 .reduction = reduction,
+                 .options = options});
 }
 
 void ProcessGroup::all_gather(Buffer input, Buffer output, CallOptions options) {
-  run(make_call(Operation::all_gather, input, output, options));
+  run({.operation = Operation::all_gather, .input = input, .output = output, .options = options});
 }
 
 Work ProcessGroup::all_gather_async(Buffer input, Buffer output, CallOptions options) {
-  return submit(make_call(Operation::all_gather, input, output, options));
+  return submit({.operation = Operation::all_gather, .input = input, .output = output, .options = options});
 }
 
 void ProcessGroup::broadcast(Buffer in_out, int root, CallOptions options) {
-  run(with_peer(make_call(Operation::broadcast, in_out, in_out, options), root));
+  run({.operation = Operation::broadcast, .input = in_out, .output = in_out, .peer = root, .options = options});
 }
 
 Work ProcessGroup::broadcast_async(Buffer in_out, int root, CallOptions options) {
-  return submit(with_peer(make_call(Operation::broadcast, in_out, in_out, options), root));
+  return submit(
+      {.operation = Operation::broadcast, .input = in_out, .output = in_out, .peer = root, .options = options});
 }
 
 void ProcessGroup::send(Buffer input, int peer, CallOptions options) {
-  run(with_peer(make_call(Operation::send, input, {}, options), peer));
+  run({.operation = Operation::send, .input = input, .peer = peer, .options = options});
 }
 
 Work ProcessGroup::send_async(Buffer input, int peer, CallOptions options) {
-  return submit(with_peer(make_call(Operation::send, input, {}, options), peer));
+  return submit({.operation = Operation::send, .input = input, .peer = peer, .options = options});
 }
 
 void ProcessGroup::receive(Buffer output, int peer, CallOptions options) {
-  run(with_peer(make_call(Operation::receive, {}, output, options), peer));
+  run({.operation = Operation::receive, .output = output, .peer = peer, .options = options});
 }
 
 Work ProcessGroup::receive_async(Buffer output, int peer, CallOptions options) {
-  return submit(with_peer(make_call(Operation::receive, {}, output, options), peer));
+  return submit({.operation = Operation::receive, .output = output, .peer = peer, .options = options});
 }
 
 void ProcessGroup::barrier(CallOptions options) {
-  run(make_call(Operation::barrier, {}, {}, options));
+  run({.operation = Operation::barrier, .options = options});
 }
 
 Work ProcessGroup::barrier_async(CallOptions options) {
-  return submit(make_call(Operation::barrier, {}, {}, options));
+  return submit({.operation = Operation::barrier, .options = options});
 }
 
 }  // namespace lockstep::comm
