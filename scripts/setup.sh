@@ -4,7 +4,7 @@
 #   LOCKSTEP_PYTHON      the python3 that makes the virtual environment of the wheel
 
 readonly TORCH_WHEEL="torch==2.13.0"
-readonly TEST_WHEELS="numpy==2.2.6 transformers==4.57.3 safetensors==0.6.2"
+readonly TEST_WHEELS="numpy==2.4.6 transformers==4.57.6 safetensors==0.8.0"
 readonly PYTHON_DIR="$PWD/.deps/python"
 readonly BUILD_PACKAGES="clang-19 clang-format-19 clang-tidy-19 mold ninja-build ccache cmake libcli11-dev libtomlplusplus-dev
   nlohmann-json3-dev libfmt-dev libspdlog-dev libgtest-dev libgmock-dev libbenchmark-dev libopenmpi-dev openmpi-bin python3-venv"

@@ -1,12 +1,11 @@
-// A command of the command line: its name, what it does, its options and the function that runs it. A new command is one
-// file and one line in the list of main.cc.
+// A command of the command line: its name, what it does, its options and the function that runs it. A new command is
+// one file and one line in the list of main.cc.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/spec/plan.h"

@@ -1,13 +1,12 @@
 // lockstep doctor: what this machine offers, and the shared-memory link as measured now.
 #include <sys/sysinfo.h>
+#include <torch/torch.h>
+#include <torch/version.h>
 
 #include <cstdio>
 #include <iostream>
-#include <thread>
-
 #include <nlohmann/json.hpp>
-#include <torch/torch.h>
-#include <torch/version.h>
+#include <thread>
 
 #include "command.h"
 #include "lockstep/base/clock.h"
@@ -56,7 +55,8 @@ int doctor(bool as_json) {
   prepare_rank_thread(1);
   struct sysinfo memory{};
   sysinfo(&memory);
-  const auto total_bytes = static_cast<int64_t>(memory.totalram) * memory.mem_unit, free_bytes = static_cast<int64_t>(memory.freeram) * memory.mem_unit;
+  const auto total_bytes = static_cast<int64_t>(memory.totalram) * memory.mem_unit,
+             free_bytes = static_cast<int64_t>(memory.freeram) * memory.mem_unit;
   const Link link = measure_link();
   const nlohmann::ordered_json document = {{"cores", std::thread::hardware_concurrency()},
                                            {"memory_bytes", total_bytes},
@@ -70,16 +70,20 @@ int doctor(bool as_json) {
     std::cout << document.dump(1) << "\n";
     return 0;
   }
-  std::printf("cores          %u\nmemory         %s (%s free)\nlibtorch       %s\nCUDA devices   %d\nbackends       %s\n", std::thread::hardware_concurrency(),
-              format_size(total_bytes).c_str(), format_size(free_bytes).c_str(), TORCH_VERSION, device_count(c10::kCUDA), join(available_backends()).c_str());
-  std::printf("all_reduce     2 ranks, 4 B: %.2f us; 16 MiB: %.1f GB/s (algorithm bandwidth)\n", link.latency_us, link.all_reduce_GBps);
+  std::printf(
+      "cores          %u\nmemory         %s (%s free)\nlibtorch       %s\nCUDA devices   %d\nbackends       %s\n",
+      std::thread::hardware_concurrency(), format_size(total_bytes).c_str(), format_size(free_bytes).c_str(),
+      TORCH_VERSION, device_count(c10::kCUDA), join(available_backends()).c_str());
+  std::printf("all_reduce     2 ranks, 4 B: %.2f us; 16 MiB: %.1f GB/s (algorithm bandwidth)\n", link.latency_us,
+              link.all_reduce_GBps);
   return 0;
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& app, Chosen& chosen) {
-  CLI::App* command = app.add_subcommand("doctor", "what this machine offers: cores, memory, devices, backends, measured link");
+  CLI::App* command =
+      app.add_subcommand("doctor", "what this machine offers: cores, memory, devices, backends, measured link");
   command->footer("Example: lockstep doctor");
   const auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "print one JSON document");

@@ -1,5 +1,4 @@
 #include <iostream>
-
 #include <nlohmann/json.hpp>
 
 #include "command.h"
@@ -36,7 +35,8 @@ std::vector<int64_t> to_tokens(const std::string& prompt, bool is_text) {
       used = 0;
     }
     if (used != number.size()) {
-      throw InvalidArgument(Problem{"--prompt", prompt, "this run's vocabulary is not bytes: give token numbers", "0,1,2"}.message());
+      throw InvalidArgument(
+          Problem{"--prompt", prompt, "this run's vocabulary is not bytes: give token numbers", "0,1,2"}.message());
     }
     tokens.push_back(token);
   }
@@ -53,7 +53,9 @@ std::string to_text(const std::vector<int64_t>& tokens, bool is_text) {
 int generate(const GenerateOptions& options) {
   const std::filesystem::path run(options.run);
   if (!std::filesystem::exists(run / "config.toml")) {
-    throw InvalidArgument(Problem{"--run", options.run, "must be the folder of a finished run (config.toml and weights/ in it)", ""}.message());
+    throw InvalidArgument(
+        Problem{"--run", options.run, "must be the folder of a finished run (config.toml and weights/ in it)", ""}
+            .message());
   }
   prepare_rank_thread(1);
   spec::RunPlan plan = spec::read_plan(run / "config.toml");
@@ -65,7 +67,9 @@ int generate(const GenerateOptions& options) {
   if (prompt.empty()) throw InvalidArgument(Problem{"--prompt", "", "must not be empty", ""}.message());
   for (const int64_t token : prompt) {
     if (token < 0 || token >= plan.model.vocab) {
-      throw InvalidArgument(Problem{"--prompt", text(token), text("must be a token below model.vocab = ", plan.model.vocab), ""}.message());
+      throw InvalidArgument(
+          Problem{"--prompt", text(token), text("must be a token below model.vocab = ", plan.model.vocab), ""}
+              .message());
     }
   }
   const std::vector<int64_t> tokens = nn::generate(*model, prompt, options.tokens, options.sampling);
@@ -86,10 +90,17 @@ void add_generate(CLI::App& app, Chosen& chosen) {
   command->footer("Example: lockstep generate --run runs/shakespeare --prompt \"ROMEO.\" --tokens 300");
   const auto options = std::make_shared<GenerateOptions>();
   command->add_option("--run", options->run, "the run's folder")->required();
-  command->add_option("--prompt", options->prompt, "text, or token numbers separated by commas when the vocabulary is not bytes");
-  command->add_option("--tokens", options->tokens, "how many to add")->check(CLI::Range(int64_t{0}, int64_t{1} << 24))->capture_default_str();
-  command->add_option("--temperature", options->sampling.temperature, "0: always the likeliest")->check(CLI::Range(0.0, 100.0))->capture_default_str();
-  command->add_option("--top-k", options->sampling.top_k, "only the k likeliest; 0: all")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--prompt", options->prompt,
+                      "text, or token numbers separated by commas when the vocabulary is not bytes");
+  command->add_option("--tokens", options->tokens, "how many to add")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
+  command->add_option("--temperature", options->sampling.temperature, "0: always the likeliest")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-k", options->sampling.top_k, "only the k likeliest; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--seed", options->sampling.seed, "of the draws")->capture_default_str();
   command->add_flag("--json", options->json, "print text and tokens as one JSON document");
   command->callback([&chosen, options] { chosen = [options] { return generate(*options); }; });

@@ -12,7 +12,7 @@ namespace lockstep::cli {
 namespace {
 
 constexpr std::array<AddCommand, 5> kCommands = {add_train, add_launch, add_generate, add_verify, add_doctor};
-constexpr std::array<std::string_view, 9> kLater = {"bench",    "schedule", "calibrate", "estimate", "plan",
+constexpr std::array<std::string_view, 9> kLater = {"bench",   "schedule", "calibrate", "estimate", "plan",
                                                     "scaling", "trace",    "studio",    "--resume"};
 
 std::vector<std::string>& command_line() {
@@ -29,9 +29,11 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error, const std::ve
   } else if (arguments.size() > 1 && !arguments[1].starts_with("-") && app.get_subcommands().empty()) {
     std::vector<std::string> known;
     for (const CLI::App* command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
-    message = Problem{"command", arguments[1], "must be one of " + join(known), nearest_name(arguments[1], known)}.message();
+    message =
+        Problem{"command", arguments[1], "must be one of " + join(known), nearest_name(arguments[1], known)}.message();
   }
-  log::error(message, "; see lockstep ", app.get_subcommands().empty() ? "help" : app.get_subcommands().front()->get_name() + " --help");
+  log::error(message, "; see lockstep ",
+             app.get_subcommands().empty() ? "help" : app.get_subcommands().front()->get_name() + " --help");
   return 2;
 }
 
@@ -56,14 +58,18 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+std::string own_path() {
+  return std::filesystem::read_symlink("/proc/self/exe").string();
+}
 
 void remember_command_line(int argc, char** argv) {
   command_line().assign(argv, argv + argc);
   command_line().front() = own_path();
 }
 
-std::vector<std::string> own_command_line() { return command_line(); }
+std::vector<std::string> own_command_line() {
+  return command_line();
+}
 
 std::vector<std::string> split_list(const std::string& comma_separated) {
   std::vector<std::string> result;

@@ -4,8 +4,8 @@
 #include "lockstep/base/log.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/distributed/init.h"
-#include "lockstep/launch/world.h"
 #include "lockstep/launch/launch.h"
+#include "lockstep/launch/world.h"
 #include "lockstep/spec/layout.h"
 #include "lockstep/spec/toml.h"
 #include "lockstep/train/run.h"
@@ -26,11 +26,13 @@ std::chrono::milliseconds deadline_of(const spec::RunPlan& plan) {
 
 void print_result(const spec::RunPlan& plan, const train::Summary& summary) {
   const std::string directory = plan.run.directory;
-  std::cout << "final loss " << summary.final_loss << ", validation loss " << summary.validation_loss << " nats per token\n"
-            << "median " << static_cast<int64_t>(summary.tokens_per_s_median) << " tokens/s, " << summary.step_s_median * 1e3
-            << " ms a step; recording took " << summary.recorder_share * 100 << " % of it\n"
-            << "metrics " << directory << "/metrics.jsonl, summary " << directory << "/summary.json, trace " << directory
-            << "/trace.json (open in Perfetto), weights " << directory << "/weights\n";
+  std::cout << "final loss " << summary.final_loss << ", validation loss " << summary.validation_loss
+            << " nats per token\n"
+            << "median " << static_cast<int64_t>(summary.tokens_per_s_median) << " tokens/s, "
+            << summary.step_s_median * 1e3 << " ms a step; recording took " << summary.recorder_share * 100
+            << " % of it\n"
+            << "metrics " << directory << "/metrics.jsonl, summary " << directory << "/summary.json, trace "
+            << directory << "/trace.json (open in Perfetto), weights " << directory << "/weights\n";
 }
 
 int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
@@ -52,8 +54,10 @@ int train(const TrainOptions& options) {
   if (!options.layout.empty()) {
     const spec::Layout layout = spec::parse_layout(options.layout);
     if (options.ranks != 0 && options.ranks != layout.world_size()) {
-      throw InvalidArgument(Problem{"--ranks", text(options.ranks), text("layout ", options.layout, " is for another number of ranks"),
-                                    text(layout.world_size())}.message());
+      throw InvalidArgument(Problem{"--ranks", text(options.ranks),
+                                    text("layout ", options.layout, " is for another number of ranks"),
+                                    text(layout.world_size())}
+                                .message());
     }
     plan = spec::apply(layout, plan);
     ranks = layout.world_size();
@@ -74,7 +78,9 @@ void add_train(CLI::App& app, Chosen& chosen) {
   command->add_option("config", options->config, "the configuration, a TOML file")->required();
   command->add_option("--ranks", options->ranks, "rank processes to start on this machine")->check(CLI::Range(1, 1024));
   command->add_option("--layout", options->layout, "e.g. dp2-acc4: how the plan is laid out over ranks");
-  command->add_option("--set", options->overrides, "section.key=value, over the file's")->take_all()->allow_extra_args(false);
+  command->add_option("--set", options->overrides, "section.key=value, over the file's")
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_flag("--json", options->json, "print the summary as one JSON document");
   command->callback([&chosen, options] { chosen = [options] { return train(*options); }; });
 }

@@ -1,12 +1,12 @@
 // lockstep verify: trains the same few steps in each layout and in the plain loop, and compares every parameter.
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <map>
-
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "command.h"
 #include "lockstep/base/log.h"
@@ -55,17 +55,21 @@ std::vector<train::RunRecord> run_in_process(const spec::RunPlan& plan, int rank
   return records;
 }
 
-std::string record_file(const std::string& folder, int rank) { return text(folder, "/rank", rank, ".safetensors"); }
+std::string record_file(const std::string& folder, int rank) {
+  return text(folder, "/rank", rank, ".safetensors");
+}
 
 // This program again as rank processes, which leave their records in a folder.
 std::vector<train::RunRecord> run_as_processes(const VerifyOptions& options, const std::string& layout, int ranks) {
   char folder[] = "/tmp/lockstep-verify-XXXXXX";
   if (mkdtemp(folder) == nullptr) throw InvalidArgument("cannot make a folder in /tmp for the ranks' records");
-  std::vector<std::string> command{own_path(), "verify", options.config, "--layouts", layout, "--precision", options.precision, "--record", folder};
+  std::vector<std::string> command{own_path(),    "verify",          options.config, "--layouts", layout,
+                                   "--precision", options.precision, "--record",     folder};
   for (const std::string& setting : options.overrides) command.insert(command.end(), {"--set", setting});
   const int code = launch::launch({.ranks = ranks, .command = command, .prefix_output = true});
   std::vector<train::RunRecord> records;
-  for (int rank = 0; rank < ranks && code == 0; ++rank) records.push_back(train::read_record(record_file(folder, rank)));
+  for (int rank = 0; rank < ranks && code == 0; ++rank)
+    records.push_back(train::read_record(record_file(folder, rank)));
   std::filesystem::remove_all(folder);
   if (code != 0) throw PeerLost(text("layout ", layout, ": the ranks ended with exit code ", code));
   return records;
@@ -82,7 +86,8 @@ int leave_record(const spec::RunPlan& plan, const std::string& folder) {
 bool within_tolerance(const train::Comparison& c, spec::Precision precision, bool must_be_bitwise) {
   if (must_be_bitwise && !c.bitwise) return false;
   if (precision == spec::Precision::fp64) {
-    return c.max_rel_loss <= 1e-10 && c.max_rel_grad <= 1e-10 && c.max_rel_param <= 1e-10 && c.max_rel_state <= 1e-10 && c.rel_norm <= 1e-10;
+    return c.max_rel_loss <= 1e-10 && c.max_rel_grad <= 1e-10 && c.max_rel_param <= 1e-10 && c.max_rel_state <= 1e-10 &&
+           c.rel_norm <= 1e-10;
   }
   return c.max_rel_loss <= 1e-5 && c.max_rel_grad <= 1e-4;
 }
@@ -111,15 +116,24 @@ spec::RunPlan plan_of(const VerifyOptions& options, const spec::Layout& layout) 
 }
 
 void print(const std::vector<Verdict>& verdicts, bool as_json) {
-  if (!as_json) std::printf("%-20s %9s %9s %9s %9s %9s %-7s %-5s %s\n", "layout", "loss", "gradient", "norm", "weight", "state", "bitwise", "pass", "worst gradient");
+  if (!as_json)
+    std::printf("%-20s %9s %9s %9s %9s %9s %-7s %-5s %s\n", "layout", "loss", "gradient", "norm", "weight", "state",
+                "bitwise", "pass", "worst gradient");
   json rows = json::array();
   for (const auto& [layout, c, pass] : verdicts) {
     if (!as_json) {
-      std::printf("%-20s %9.1e %9.1e %9.1e %9.1e %9.1e %-7s %-5s %s\n", layout.c_str(), c.max_rel_loss, c.max_rel_grad, c.rel_norm, c.max_rel_param,
-                  c.max_rel_state, c.bitwise ? "true" : "false", pass ? "true" : "FALSE", c.worst_parameter.c_str());
+      std::printf("%-20s %9.1e %9.1e %9.1e %9.1e %9.1e %-7s %-5s %s\n", layout.c_str(), c.max_rel_loss, c.max_rel_grad,
+                  c.rel_norm, c.max_rel_param, c.max_rel_state, c.bitwise ? "true" : "false", pass ? "true" : "FALSE",
+                  c.worst_parameter.c_str());
     }
-    rows.push_back({{"name", layout}, {"max_rel_loss", c.max_rel_loss}, {"max_rel_grad", c.max_rel_grad}, {"max_rel_param", c.max_rel_param},
-                    {"max_rel_state", c.max_rel_state}, {"rel_norm", c.rel_norm}, {"worst_parameter", c.worst_parameter}, {"bitwise", c.bitwise},
+    rows.push_back({{"name", layout},
+                    {"max_rel_loss", c.max_rel_loss},
+                    {"max_rel_grad", c.max_rel_grad},
+                    {"max_rel_param", c.max_rel_param},
+                    {"max_rel_state", c.max_rel_state},
+                    {"rel_norm", c.rel_norm},
+                    {"worst_parameter", c.worst_parameter},
+                    {"bitwise", c.bitwise},
                     {"pass", pass}});
   }
   if (as_json) std::cout << json{{"layouts", rows}}.dump(1) << "\n";
@@ -127,7 +141,8 @@ void print(const std::vector<Verdict>& verdicts, bool as_json) {
 
 int verify(const VerifyOptions& options) {
   const auto names = split_list(options.layouts);
-  if (names.empty()) throw InvalidArgument(Problem{"--layouts", options.layouts, "must name at least one layout", "single"}.message());
+  if (names.empty())
+    throw InvalidArgument(Problem{"--layouts", options.layouts, "must name at least one layout", "single"}.message());
   std::vector<spec::Layout> layouts;
   for (const std::string& name : names) layouts.push_back(spec::parse_layout(name));
   for (const spec::Layout& layout : layouts) plan_of(options, layout);  // refuse before anything runs
@@ -142,7 +157,8 @@ int verify(const VerifyOptions& options) {
     const auto key = std::pair(plan.train.microbatch, plan.parallel.reduction);
     if (!references.contains(key)) references[key] = train::plain_loop(plan);
     const int ranks = layouts[i].world_size();
-    const auto records = options.backend == "in_process" ? run_in_process(plan, ranks) : run_as_processes(options, names[i], ranks);
+    const auto records =
+        options.backend == "in_process" ? run_in_process(plan, ranks) : run_as_processes(options, names[i], ranks);
     Verdict& verdict = verdicts.emplace_back(Verdict{names[i], worst_of(references[key], records), false});
     const bool must_be_bitwise = plan.parallel.reduction == spec::Reduction::fixed_tree;
     verdict.pass = within_tolerance(verdict.comparison, plan.train.precision, must_be_bitwise);
@@ -155,16 +171,22 @@ int verify(const VerifyOptions& options) {
 }  // namespace
 
 void add_verify(CLI::App& app, Chosen& chosen) {
-  CLI::App* command = app.add_subcommand("verify", "proves that layouts train as one process does, parameter by parameter");
-  command->footer("Example: lockstep verify configs/verify.toml --layouts single,dp2,dp4-fixed_tree --backend shared_memory");
+  CLI::App* command =
+      app.add_subcommand("verify", "proves that layouts train as one process does, parameter by parameter");
+  command->footer(
+      "Example: lockstep verify configs/verify.toml --layouts single,dp2,dp4-fixed_tree --backend shared_memory");
   const auto options = std::make_shared<VerifyOptions>();
   command->add_option("config", options->config, "the configuration, a TOML file")->required();
   command->add_option("--layouts", options->layouts, "comma-separated layout names")->capture_default_str();
-  command->add_option("--precision", options->precision, "fp64 or fp32")->check(CLI::IsMember({"fp64", "fp32"}))->capture_default_str();
+  command->add_option("--precision", options->precision, "fp64 or fp32")
+      ->check(CLI::IsMember({"fp64", "fp32"}))
+      ->capture_default_str();
   command->add_option("--backend", options->backend, "in_process (ranks are threads) or shared_memory (processes)")
       ->check(CLI::IsMember({"in_process", "shared_memory"}))
       ->capture_default_str();
-  command->add_option("--set", options->overrides, "section.key=value, over the file's")->take_all()->allow_extra_args(false);
+  command->add_option("--set", options->overrides, "section.key=value, over the file's")
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_flag("--json", options->json, "print one JSON document");
   command->add_option("--record", options->record)->group("");  // for the rank processes of shared_memory
   command->callback([&chosen, options] { chosen = [options] { return verify(*options); }; });

@@ -70,9 +70,11 @@ def finish_ours(process):
 
 
 def peer(size, case, steps):
-    out = subprocess.run([sys.executable, HERE / "pytorch_peer.py", "--size", size, "--strategy", case, "--steps", str(steps)],
-                         check=True, capture_output=True).stdout
-    return json.loads(out)["tokens_per_s"]
+    result = subprocess.run([sys.executable, HERE / "pytorch_peer.py", "--size", size, "--strategy", case, "--steps", str(steps)],
+                            capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"the PyTorch peer failed at {size} {case}:\n{result.stderr}")
+    return json.loads(result.stdout)["tokens_per_s"]
 
 
 def spread(values):

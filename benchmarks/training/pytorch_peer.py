@@ -126,7 +126,7 @@ def main():
         results = [os.path.join(folder, str(rank)) for rank in range(world)]
         ranks = [
             subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--rank", str(rank), "--world", str(world), "--port", str(port),
-                              "--result", results[rank]], env=environment, stderr=subprocess.DEVNULL)
+                              "--result", results[rank]], env=environment)
             for rank in range(world)
         ]
         if any(rank.wait(timeout=600) for rank in ranks):

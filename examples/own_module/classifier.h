@@ -2,9 +2,9 @@
 // holds the bright spot?
 #pragma once
 
-#include <cstdio>
-
 #include <torch/torch.h>
+
+#include <cstdio>
 
 struct ClassifierImpl : torch::nn::Module {
   ClassifierImpl() {

@@ -1,7 +1,8 @@
 // Trains the classifier on as many ranks as `lockstep launch --ranks N` starts: single.cc and the lines that differ.
+#include "lockstep/parallel/data/data_parallel.h"
+
 #include "classifier.h"
 #include "lockstep/distributed/init.h"
-#include "lockstep/parallel/data/data_parallel.h"
 
 int main(int, char** argv) {
   auto world = lockstep::init();

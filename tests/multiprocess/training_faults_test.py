@@ -18,6 +18,13 @@ DEADLINE_S = 2
 SLACK_S = 1  # of a busy machine, beyond the promised second
 
 
+def runs(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"  # a zombie has ended
+    except OSError:
+        return False
+
+
 class Job:
     """lockstep train on 3 ranks with endless steps, past its first ones."""
 
@@ -40,7 +47,7 @@ class Job:
         return time.monotonic() - start, self.launcher.returncode, output
 
     def alive(self):
-        return [pid for pid in self.ranks if pathlib.Path(f"/proc/{pid}").exists()]
+        return [pid for pid in self.ranks if runs(pid)]
 
 
 def killed_rank(job, victim):

@@ -3,7 +3,8 @@
 namespace lockstep {
 
 std::string Problem::message() const {
-  return text(field, " = ", value, ": ", rule, nearest.empty() ? "" : " (nearest: ", nearest, nearest.empty() ? "" : ")");
+  return text(field, " = ", value, ": ", rule, nearest.empty() ? "" : " (nearest: ", nearest,
+              nearest.empty() ? "" : ")");
 }
 
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {

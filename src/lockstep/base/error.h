@@ -9,19 +9,25 @@
 
 namespace lockstep {
 
+// Also thrown itself: a run that cannot go on, for a reason that is nobody's call (a disk that is full, a loss that is
+// no number).
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-  virtual int exit_code() const { return 70; }
+  virtual int exit_code() const { return 1; }
   virtual const char* type_name() const { return "Error"; }
 };
 
-#define LOCKSTEP_ERROR_TYPE(Name, code)                       \
-  class Name : public Error {                                 \
-   public:                                                    \
-    using Error::Error;                                       \
-    int exit_code() const override { return code; }           \
-    const char* type_name() const override { return #Name; }  \
+#define LOCKSTEP_ERROR_TYPE(Name, code)      \
+  class Name : public Error {                \
+   public:                                   \
+    using Error::Error;                      \
+    int exit_code() const override {         \
+      return code;                           \
+    }                                        \
+    const char* type_name() const override { \
+      return #Name;                          \
+    }                                        \
   };
 
 // The user's mistake: names field, value, rule and the nearest values that work.
@@ -55,8 +61,8 @@ struct Problem {
 }  // namespace lockstep
 
 // For our own bugs, never for a user's mistake; always on.
-#define LOCKSTEP_CHECK(condition, ...)                                                             \
-  do {                                                                                             \
-    if (!(condition)) [[unlikely]]                                                                 \
-      ::lockstep::check_failed(#condition, __FILE__, __LINE__, ::lockstep::text(__VA_ARGS__));  \
+#define LOCKSTEP_CHECK(condition, ...)                                                         \
+  do {                                                                                         \
+    if (!(condition)) [[unlikely]]                                                             \
+      ::lockstep::check_failed(#condition, __FILE__, __LINE__, ::lockstep::text(__VA_ARGS__)); \
   } while (false)

@@ -1,10 +1,10 @@
 #include "lockstep/base/log.h"
 
-#include <mutex>
-
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+
+#include <mutex>
 
 namespace lockstep::log {
 namespace {
@@ -38,7 +38,8 @@ void write(spdlog::level::level_enum level, std::string_view line) {
   if (is_info && rank != 0 && !s.options.show_all_ranks) return;
   const bool name_rank = s.options.world_size > 1 && (!is_info || s.options.show_all_ranks);
   std::string prefix = name_rank ? text("rank ", rank, ": ") : "";
-  if (!is_info && line.starts_with(prefix)) line.remove_prefix(prefix.size());  // errors of comm/ name their rank themselves
+  if (!is_info && line.starts_with(prefix))
+    line.remove_prefix(prefix.size());  // errors of comm/ name their rank themselves
   const char* const kind = level == spdlog::level::warn ? "warning: " : level == spdlog::level::err ? "error: " : "";
   s.terminal->log(level, "{}{}{}", prefix, kind, line);
 }
@@ -58,9 +59,17 @@ void configure(const Options& options) {
   }
 }
 
-void set_thread_rank(int rank) { thread_rank = rank; }
-void write_info(std::string_view line) { write(spdlog::level::info, line); }
-void write_warning(std::string_view line) { write(spdlog::level::warn, line); }
-void write_error(std::string_view line) { write(spdlog::level::err, line); }
+void set_thread_rank(int rank) {
+  thread_rank = rank;
+}
+void write_info(std::string_view line) {
+  write(spdlog::level::info, line);
+}
+void write_warning(std::string_view line) {
+  write(spdlog::level::warn, line);
+}
+void write_error(std::string_view line) {
+  write(spdlog::level::err, line);
+}
 
 }  // namespace lockstep::log

@@ -25,10 +25,16 @@ void write_warning(std::string_view line);
 void write_error(std::string_view line);
 
 template <class... Parts>
-void info(const Parts&... parts) { write_info(text(parts...)); }
+void info(const Parts&... parts) {
+  write_info(text(parts...));
+}
 template <class... Parts>
-void warning(const Parts&... parts) { write_warning(text(parts...)); }
+void warning(const Parts&... parts) {
+  write_warning(text(parts...));
+}
 template <class... Parts>
-void error(const Parts&... parts) { write_error(text(parts...)); }
+void error(const Parts&... parts) {
+  write_error(text(parts...));
+}
 
 }  // namespace lockstep::log

@@ -1,16 +1,15 @@
 #include "lockstep/base/log.h"
 
-#include <fstream>
-#include <thread>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <fstream>
+#include <thread>
 
 namespace lockstep {
 namespace {
 
 using ::testing::HasSubstr;
-
 
 // OPS-08: one line of information and one warning, four ranks; the warning comes from rank 2 alone.
 std::string lines_of_four_ranks() {
@@ -33,7 +32,8 @@ TEST(Log, InformationOnceWarningsWithTheirRank) {
 TEST(Log, AllRanksCanBeShown) {
   log::configure({.world_size = 4, .show_all_ranks = true});
   const std::string lines = lines_of_four_ranks();
-  for (int rank = 0; rank < 4; ++rank) EXPECT_THAT(lines, HasSubstr(text("rank ", rank, ": the model has 5 parameters\n")));
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_THAT(lines, HasSubstr(text("rank ", rank, ": the model has 5 parameters\n")));
 }
 
 TEST(Log, EveryRankHasAFileOfItsOwn) {

@@ -1,5 +1,5 @@
-// Counter-based random numbers: the value at (seed, name, index) depends on nothing else, so a rank that holds a slice of
-// a tensor draws the same numbers for it as a rank that holds all of it.
+// Counter-based random numbers: the value at (seed, name, index) depends on nothing else, so a rank that holds a slice
+// of a tensor draws the same numbers for it as a rank that holds all of it.
 //   source   Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3": Philox4x32-10
 #pragma once
 
@@ -19,9 +19,9 @@ class CounterRng {
  public:
   CounterRng(uint64_t seed, std::string_view name);
 
-  uint64_t bits(uint64_t index) const;            // 64 uniform bits
-  double uniform(uint64_t index) const;           // [0, 1), 53 bits
-  double normal(uint64_t index) const;            // mean 0, standard deviation 1 (Box-Muller)
+  uint64_t bits(uint64_t index) const;                   // 64 uniform bits
+  double uniform(uint64_t index) const;                  // [0, 1), 53 bits
+  double normal(uint64_t index) const;                   // mean 0, standard deviation 1 (Box-Muller)
   uint64_t below(uint64_t index, uint64_t bound) const;  // 0..bound-1, bound > 0; bias below 2^-64 * bound
 
  private:

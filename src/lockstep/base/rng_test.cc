@@ -1,8 +1,8 @@
 #include "lockstep/base/rng.h"
 
-#include <cmath>
-
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace lockstep {
 namespace {
@@ -17,7 +17,8 @@ TEST(Philox, KnownAnswers) {
 }
 
 TEST(CounterRng, DependsOnSeedNameAndIndexAlone) {
-  const CounterRng a(7, "layers.0.weight"), again(7, "layers.0.weight"), other_name(7, "layers.1.weight"), other_seed(8, "layers.0.weight");
+  const CounterRng a(7, "layers.0.weight"), again(7, "layers.0.weight"), other_name(7, "layers.1.weight"),
+      other_seed(8, "layers.0.weight");
   for (uint64_t i : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 33}) {
     EXPECT_EQ(a.bits(i), again.bits(i));
     EXPECT_NE(a.bits(i), other_name.bits(i));

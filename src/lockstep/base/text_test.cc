@@ -1,8 +1,8 @@
 #include "lockstep/base/text.h"
 
-#include <vector>
-
 #include <gtest/gtest.h>
+
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"

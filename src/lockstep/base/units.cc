@@ -13,10 +13,23 @@ int64_t parse_size(std::string_view value, std::string_view field) {
   const double number = std::strtod(copy.c_str(), &end);
   double unit = 1;
   switch (*end) {
-    case 'k': case 'K': unit = 1024.0; ++end; break;
-    case 'm': case 'M': unit = 1024.0 * 1024; ++end; break;
-    case 'g': case 'G': unit = 1024.0 * 1024 * 1024; ++end; break;
-    default: break;
+    case 'k':
+    case 'K':
+      unit = 1024.0;
+      ++end;
+      break;
+    case 'm':
+    case 'M':
+      unit = 1024.0 * 1024;
+      ++end;
+      break;
+    case 'g':
+    case 'G':
+      unit = 1024.0 * 1024 * 1024;
+      ++end;
+      break;
+    default:
+      break;
   }
   if (end == copy.c_str() || *end != '\0' || !(number >= 0) || number * unit > 9e18) {
     throw InvalidArgument(Problem{std::string(field), copy, "must be a size such as 64, 4K, 64M or 1G", ""}.message());

@@ -1,7 +1,8 @@
 // Moves bytes between the ranks of a group; knows nothing of tensors.
 //
-// A call is data (`Call`): the same value is checked against the other ranks' calls, executed, recorded in the trace and
-// printed in errors. A backend implements three functions: run, submit and split; everything else is written on them.
+// A call is data (`Call`): the same value is checked against the other ranks' calls, executed, recorded in the trace
+// and printed in errors. A backend implements three functions: run, submit and split; everything else is written on
+// them.
 //
 //   run(call)      blocking, on the caller's thread when nothing is queued on this group (else it queues and waits)
 //   submit(call)   queued; executed in order, per group, by the group's communication thread, which sleeps when idle
@@ -48,7 +49,7 @@ struct Buffer {
   int64_t count = 0;  // elements
   DataType type = DataType::f32;
   Device device = Device::cpu;
-  void* stream = nullptr;  // none on CPU
+  void* stream = nullptr;                  // none on CPU
   std::shared_ptr<const void> keep_alive;  // held until the call is done, for asynchronous calls; may be null
 
   int64_t bytes() const { return count * element_size(type); }
@@ -92,8 +93,8 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-// Memory of the group that peers can read and write without a copy. Aligned to 64 bytes, zeroed, freed with the last copy.
-// Registered with the world means: with every group split from it.
+// Memory of the group that peers can read and write without a copy. Aligned to 64 bytes, zeroed, freed with the last
+// copy. Registered with the world means: with every group split from it.
 struct Registered {
   std::shared_ptr<void> memory;
   int64_t bytes = 0;
@@ -114,8 +115,9 @@ class ProcessGroup {
   virtual void run(const Call& call) = 0;
   virtual Work submit(const Call& call) = 0;
 
-  // The group of the listed ranks (of this group), in that order. Every listed rank calls it with the same list and name;
-  // others need not. The caller must be listed. Does not communicate: a missing rank shows at the first collective.
+  // The group of the listed ranks (of this group), in that order. Every listed rank calls it with the same list and
+  // name; others need not. The caller must be listed. Does not communicate: a missing rank shows at the first
+  // collective.
   virtual std::unique_ptr<ProcessGroup> split(std::span<const int> ranks, std::string_view name) = 0;
 
   // throws InvalidArgument when the host cannot give so much

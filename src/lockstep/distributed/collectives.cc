@@ -7,16 +7,24 @@ namespace {
 
 comm::DataType data_type_of(const at::Tensor& tensor, std::string_view what) {
   switch (tensor.scalar_type()) {
-    case at::kFloat: return comm::DataType::f32;
-    case at::kDouble: return comm::DataType::f64;
-    case at::kBFloat16: return comm::DataType::bf16;
-    case at::kHalf: return comm::DataType::f16;
-    case at::kInt: return comm::DataType::i32;
-    case at::kLong: return comm::DataType::i64;
-    case at::kByte: return comm::DataType::u8;
+    case at::kFloat:
+      return comm::DataType::f32;
+    case at::kDouble:
+      return comm::DataType::f64;
+    case at::kBFloat16:
+      return comm::DataType::bf16;
+    case at::kHalf:
+      return comm::DataType::f16;
+    case at::kInt:
+      return comm::DataType::i32;
+    case at::kLong:
+      return comm::DataType::i64;
+    case at::kByte:
+      return comm::DataType::u8;
     default:
-      throw InvalidArgument(text(what, ".dtype = ", at::toString(tensor.scalar_type()),
-                                 ": must be float32, float64, bfloat16, float16, int32, int64 or uint8; convert it first"));
+      throw InvalidArgument(
+          text(what, ".dtype = ", at::toString(tensor.scalar_type()),
+               ": must be float32, float64, bfloat16, float16, int32, int64 or uint8; convert it first"));
   }
 }
 
@@ -28,7 +36,8 @@ void require_same_type(const at::Tensor& output, const at::Tensor& input, std::s
 
 void require_count(const char* name, const at::Tensor& large, int64_t expected, std::string_view operation) {
   if (large.numel() == expected) return;
-  throw InvalidArgument(text(operation, ": ", name, " has ", large.numel(), " elements; must be ranks x the other's = ", expected));
+  throw InvalidArgument(
+      text(operation, ": ", name, " has ", large.numel(), " elements; must be ranks x the other's = ", expected));
 }
 
 void check_gather(const at::Tensor& output, const at::Tensor& input, const comm::ProcessGroup& group) {
@@ -50,7 +59,8 @@ comm::Buffer buffer_of(const at::Tensor& tensor, std::string_view what) {
                                " is not contiguous; pass .contiguous() and copy the result back"));
   }
   if (!tensor.device().is_cpu()) {
-    throw Unsupported(text(what, " is on ", tensor.device().str(), ": this build has no backend between such devices; move it to cpu"));
+    throw Unsupported(text(what, " is on ", tensor.device().str(),
+                           ": this build has no backend between such devices; move it to cpu"));
   }
   return {.data = tensor.data_ptr(),
           .count = tensor.numel(),
@@ -66,11 +76,14 @@ Work all_reduce_async(at::Tensor& tensor, comm::ProcessGroup& group, Reduction r
   return group.all_reduce_async(buffer_of(tensor, "all_reduce: tensor"), reduction, options);
 }
 
-void all_gather_into_tensor(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group, CallOptions options) {
+void all_gather_into_tensor(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group,
+                            CallOptions options) {
   check_gather(output, input, group);
-  group.all_gather(buffer_of(input, "all_gather_into_tensor: input"), buffer_of(output, "all_gather_into_tensor: output"), options);
+  group.all_gather(buffer_of(input, "all_gather_into_tensor: input"),
+                   buffer_of(output, "all_gather_into_tensor: output"), options);
 }
-Work all_gather_into_tensor_async(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group, CallOptions options) {
+Work all_gather_into_tensor_async(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group,
+                                  CallOptions options) {
   check_gather(output, input, group);
   return group.all_gather_async(buffer_of(input, "all_gather_into_tensor: input"),
                                 buffer_of(output, "all_gather_into_tensor: output"), options);
@@ -79,11 +92,11 @@ Work all_gather_into_tensor_async(at::Tensor& output, const at::Tensor& input, c
 void reduce_scatter_tensor(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group, Reduction reduction,
                            CallOptions options) {
   check_scatter(output, input, group);
-  group.reduce_scatter(buffer_of(input, "reduce_scatter_tensor: input"), buffer_of(output, "reduce_scatter_tensor: output"),
-                       reduction, options);
+  group.reduce_scatter(buffer_of(input, "reduce_scatter_tensor: input"),
+                       buffer_of(output, "reduce_scatter_tensor: output"), reduction, options);
 }
-Work reduce_scatter_tensor_async(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group, Reduction reduction,
-                                 CallOptions options) {
+Work reduce_scatter_tensor_async(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group,
+                                 Reduction reduction, CallOptions options) {
   check_scatter(output, input, group);
   return group.reduce_scatter_async(buffer_of(input, "reduce_scatter_tensor: input"),
                                     buffer_of(output, "reduce_scatter_tensor: output"), reduction, options);
@@ -109,7 +122,9 @@ Work irecv(at::Tensor& tensor, int src, comm::ProcessGroup& group, CallOptions o
   return group.receive_async(buffer_of(tensor, "irecv: tensor"), src, options);
 }
 
-void barrier(comm::ProcessGroup& group, CallOptions options) { group.barrier(options); }
+void barrier(comm::ProcessGroup& group, CallOptions options) {
+  group.barrier(options);
+}
 
 at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType type, comm::ProcessGroup& group) {
   int64_t count = 1;

@@ -21,12 +21,16 @@ using comm::Work;
 comm::Buffer buffer_of(const at::Tensor& tensor, std::string_view what);
 
 // tensor [...] <- reduction over ranks, in place.
-void all_reduce(at::Tensor& tensor, comm::ProcessGroup& group, Reduction reduction = Reduction::sum, CallOptions options = {});
-Work all_reduce_async(at::Tensor& tensor, comm::ProcessGroup& group, Reduction reduction = Reduction::sum, CallOptions options = {});
+void all_reduce(at::Tensor& tensor, comm::ProcessGroup& group, Reduction reduction = Reduction::sum,
+                CallOptions options = {});
+Work all_reduce_async(at::Tensor& tensor, comm::ProcessGroup& group, Reduction reduction = Reduction::sum,
+                      CallOptions options = {});
 
 // output [size * n] <- every rank's input [n], in rank order; both flattened.
-void all_gather_into_tensor(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group, CallOptions options = {});
-Work all_gather_into_tensor_async(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group, CallOptions options = {});
+void all_gather_into_tensor(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group,
+                            CallOptions options = {});
+Work all_gather_into_tensor_async(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group,
+                                  CallOptions options = {});
 
 // output [n] <- this rank's n elements of the reduction of input [size * n]; both flattened.
 void reduce_scatter_tensor(at::Tensor& output, const at::Tensor& input, comm::ProcessGroup& group,

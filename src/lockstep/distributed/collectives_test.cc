@@ -14,7 +14,9 @@ void on_ranks(int ranks, const std::function<void(ProcessGroup&)>& body) {
   comm::run_ranks(ranks, {.deadline = std::chrono::seconds(20)}, body);
 }
 
-at::Tensor of_rank(int rank, at::ScalarType type) { return torch::arange(6, type) + rank; }
+at::Tensor of_rank(int rank, at::ScalarType type) {
+  return torch::arange(6, type) + rank;
+}
 
 TEST(Collectives, EveryFunctionOnEveryTypeBlockingAndAsynchronous) {
   for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong}) {
@@ -27,7 +29,8 @@ TEST(Collectives, EveryFunctionOnEveryTypeBlockingAndAsynchronous) {
         EXPECT_TRUE(at::equal(sum, torch::arange(6, type) * 3 + 3));
 
         at::Tensor maximum = of_rank(rank, type);
-        finish([&] { all_reduce(maximum, world, Reduction::max); }, [&] { return all_reduce_async(maximum, world, Reduction::max); });
+        finish([&] { all_reduce(maximum, world, Reduction::max); },
+               [&] { return all_reduce_async(maximum, world, Reduction::max); });
         EXPECT_TRUE(at::equal(maximum, of_rank(2, type)));
 
         at::Tensor gathered = torch::zeros({3, 6}, type);

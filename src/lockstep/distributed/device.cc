@@ -18,11 +18,13 @@ c10::Device pick_device(const std::string& name, int local_rank) {
   const int gpus = name == "cpu" ? 0 : device_count(c10::kCUDA);
   if (name == "cpu" || (name == "auto" && gpus == 0)) return c10::kCPU;
   if (gpus == 0) {
-    throw Unsupported(Problem{"run.device", name, "this libtorch sees no CUDA device; name a CUDA build with LOCKSTEP_TORCH_DIR", "cpu"}.message());
+    throw Unsupported(Problem{"run.device", name,
+                              "this libtorch sees no CUDA device; name a CUDA build with LOCKSTEP_TORCH_DIR", "cpu"}
+                          .message());
   }
   if (local_rank >= gpus) {
-    throw Unsupported(text("run.device = ", name, ": local rank ", local_rank, " has no GPU of its own, this host has ", gpus,
-                           " (nearest: --ranks ", gpus, ")"));
+    throw Unsupported(text("run.device = ", name, ": local rank ", local_rank, " has no GPU of its own, this host has ",
+                           gpus, " (nearest: --ranks ", gpus, ")"));
   }
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
 }

@@ -2,9 +2,9 @@
 // the same file, and a device that the build lacks is one clear error.
 #pragma once
 
-#include <string>
-
 #include <c10/core/Device.h>
+
+#include <string>
 
 namespace lockstep {
 

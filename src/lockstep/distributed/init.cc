@@ -1,11 +1,10 @@
 #include "lockstep/distributed/init.h"
 
+#include <ATen/Parallel.h>
 #include <malloc.h>
 
 #include <cstdio>
 #include <exception>
-
-#include <ATen/Parallel.h>
 
 #include "lockstep/base/log.h"
 #include "lockstep/launch/world.h"
@@ -40,7 +39,9 @@ void keep_freed_memory() {
 
 }  // namespace
 
-void prepare_rank_thread(int intraop_threads) { at::set_num_threads(intraop_threads); }
+void prepare_rank_thread(int intraop_threads) {
+  at::set_num_threads(intraop_threads);
+}
 
 std::unique_ptr<ProcessGroup> init(const InitOptions& options) {
   std::set_terminate(end_with_one_line);

@@ -107,6 +107,12 @@ void signal_child(const Child& child, int signal) {
   if (!child.ended) kill(-child.process, signal);
 }
 
+bool is_stopped(const Child& child) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(child.process), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == child.process;
+}
+
 void reap_child(Child& child) {
   siginfo_t info{};
   const auto id = static_cast<id_t>(child.process);

@@ -33,6 +33,9 @@ Child start_child(const ChildOptions& options);
 // To the child and what it has started; also wakes it if it is stopped and must act on the signal.
 void signal_child(const Child& child, int signal);
 
+// By SIGSTOP or a terminal, and not going on since.
+bool is_stopped(const Child& child);
+
 // Takes notice if it has ended. Kills what it has left running.
 void reap_child(Child& child);
 

@@ -95,6 +95,7 @@ class Job {
   void note_end(int rank);
   void note_failure(int exit_code);
   void end_survivors();
+  bool only_stopped_ones_left() const;
   bool all_ended() const;
 
   const Options& options_;
@@ -220,10 +221,18 @@ void Job::note_failure(int exit_code) {
 }
 
 void Job::end_survivors() {
+  if (exit_code_ && only_stopped_ones_left()) {  // these will not end by themselves, whatever they are given
+    for (const Child& child : children_) signal_child(child, SIGKILL);
+  }
   if (now_s() < end_survivors_at_s_) return;
   for (const Child& child : children_) signal_child(child, next_signal_);
   end_survivors_at_s_ = next_signal_ == SIGTERM ? now_s() + kBetweenTermAndKill_s : INFINITY;
   next_signal_ = SIGKILL;
+}
+
+bool Job::only_stopped_ones_left() const {
+  return std::all_of(children_.begin(), children_.end(),
+                     [](const Child& child) { return child.ended || is_stopped(child); });
 }
 
 bool Job::all_ended() const {

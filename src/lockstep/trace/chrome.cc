@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <set>
-
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lockstep/base/error.h"
 

@@ -41,7 +41,12 @@ class Recorder {
 class Span {
  public:
   Span(Recorder* recorder, Track track, std::string_view name, int64_t bytes = 0, int stage = -1, int microbatch = -1)
-      : recorder_(recorder), track_(track), name_(name), bytes_(bytes), stage_(stage), microbatch_(microbatch),
+      : recorder_(recorder),
+        track_(track),
+        name_(name),
+        bytes_(bytes),
+        stage_(stage),
+        microbatch_(microbatch),
         start_s_(recorder ? now_s() : 0) {}
   ~Span() {
     if (recorder_) recorder_->record(track_, name_, start_s_, now_s(), bytes_, stage_, microbatch_);

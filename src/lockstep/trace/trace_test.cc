@@ -1,8 +1,8 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/trace/chrome.h"

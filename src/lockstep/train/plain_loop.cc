@@ -1,8 +1,8 @@
 #include "lockstep/train/plain_loop.h"
 
-#include <cmath>
-
 #include <torch/torch.h>
+
+#include <cmath>
 
 #include "lockstep/data/batch.h"
 #include "lockstep/optim/clip.h"
@@ -57,11 +57,13 @@ RunRecord plain_loop(const spec::RunPlan& plan) {
     StepRecord& current = record.steps.emplace_back();
     std::vector<Gradients> of_microbatch;
     for (size_t m = 0; m < batches.size(); ++m) {
-      const nn::Context context{seams.seams(), {static_cast<int>(m), step, static_cast<int64_t>(m) * plan.train.microbatch}};
+      const nn::Context context{seams.seams(),
+                                {static_cast<int>(m), step, static_cast<int64_t>(m) * plan.train.microbatch}};
       const at::Tensor loss = model->loss_sum(batches[m].tokens_BS, batches[m].targets_BS, context) / valid_tokens;
       current.loss += loss.item<double>();
       Gradients& gradients = of_microbatch.emplace_back(torch::autograd::grad({loss}, weights));
-      for (at::Tensor& gradient : gradients) gradient = gradient.contiguous();  // laid out as its weight: sums over it have one order
+      for (at::Tensor& gradient : gradients)
+        gradient = gradient.contiguous();  // laid out as its weight: sums over it have one order
     }
     size_t width = 1;
     while (width < of_microbatch.size()) width *= 2;

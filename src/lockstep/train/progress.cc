@@ -27,11 +27,13 @@ void Progress::show(const StepReport& report) {
   const bool first_or_last = report.step == 1 || report.step == steps_;
   if (!first_or_last && !report.skipped && now - shown_s_ < interval_s) return;
   shown_s_ = now;
-  const double left_s = (now - started_s_) / static_cast<double>(report.step) * static_cast<double>(steps_ - report.step);
+  const double left_s =
+      (now - started_s_) / static_cast<double>(report.step) * static_cast<double>(steps_ - report.step);
   char buffer[160];
-  std::snprintf(buffer, sizeof buffer, "step %ld/%ld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", static_cast<long>(report.step),
-                static_cast<long>(steps_), report.loss, report.grad_norm, report.lr, static_cast<double>(report.tokens) / report.step_s,
-                duration(left_s).c_str(), report.skipped ? "  SKIPPED: the gradient norm is not finite" : "");
+  std::snprintf(buffer, sizeof buffer, "step %ld/%ld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s",
+                static_cast<long>(report.step), static_cast<long>(steps_), report.loss, report.grad_norm, report.lr,
+                static_cast<double>(report.tokens) / report.step_s, duration(left_s).c_str(),
+                report.skipped ? "  SKIPPED: the gradient norm is not finite" : "");
   if (terminal_ && !report.skipped) {
     std::fprintf(stderr, "\r\033[K%s", buffer);
     line_open_ = true;

@@ -1,33 +1,39 @@
 #include "lockstep/train/record.h"
 
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-
-#include <torch/torch.h>
 
 #include "lockstep/base/text.h"
 
 namespace lockstep::train {
 namespace {
 
-double largest(const at::Tensor& tensor) { return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>(); }
+double largest(const at::Tensor& tensor) {
+  return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>();
+}
 
 // NaN where the difference is not a number must not look like agreement.
-double at_least(double current, double value) { return std::isnan(value) ? std::numeric_limits<double>::infinity() : std::max(current, value); }
+double at_least(double current, double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::infinity() : std::max(current, value);
+}
 
 double relative(double value, double reference) {
   return value == reference ? 0 : std::abs(value - reference) / std::max(std::abs(reference), 1e-300);
 }
 
 // The largest error of one kind of tensors; names the worst and clears `bitwise` when bits differ.
-double compare_tensors(const std::vector<NamedTensor>& reference, const std::vector<NamedTensor>& layout, bool& bitwise, std::string* worst) {
+double compare_tensors(const std::vector<NamedTensor>& reference, const std::vector<NamedTensor>& layout, bool& bitwise,
+                       std::string* worst) {
   LOCKSTEP_CHECK(reference.size() == layout.size(), reference.size(), " tensors against ", layout.size());
   double scale = 0, result = 0;
   for (const NamedTensor& tensor : reference) scale = std::max(scale, largest(tensor.tensor));
   for (size_t i = 0; i < reference.size(); ++i) {
     const at::Tensor &x = layout[i].tensor, &y = reference[i].tensor;
-    LOCKSTEP_CHECK(reference[i].name == layout[i].name && x.sizes() == y.sizes(), reference[i].name, " against ", layout[i].name);
+    LOCKSTEP_CHECK(reference[i].name == layout[i].name && x.sizes() == y.sizes(), reference[i].name, " against ",
+                   layout[i].name);
     if (at::equal(x, y)) continue;
     bitwise = false;
     const double error = largest(x.to(at::kDouble) - y.to(at::kDouble)) / std::max({largest(y), 1e-3 * scale, 1e-300});
@@ -37,7 +43,9 @@ double compare_tensors(const std::vector<NamedTensor>& reference, const std::vec
   return result;
 }
 
-at::Tensor scalar(double value) { return at::full({1}, value, at::kDouble); }
+at::Tensor scalar(double value) {
+  return at::full({1}, value, at::kDouble);
+}
 
 }  // namespace
 
@@ -45,7 +53,8 @@ std::vector<NamedTensor> copy_gradients(const std::vector<nn::Parameter>& parame
   std::vector<NamedTensor> result;
   for (const nn::Parameter& parameter : parameters) {
     const at::Tensor& gradient = parameter.tensor.grad();
-    result.push_back({parameter.spec.name, gradient.defined() ? gradient.detach().clone() : at::zeros_like(parameter.tensor.detach())});
+    result.push_back({parameter.spec.name,
+                      gradient.defined() ? gradient.detach().clone() : at::zeros_like(parameter.tensor.detach())});
   }
   return result;
 }
@@ -53,7 +62,8 @@ std::vector<NamedTensor> copy_gradients(const std::vector<nn::Parameter>& parame
 void record_end(RunRecord& record, const std::vector<nn::Parameter>& parameters, const optim::Optimizer& optimizer) {
   record.parameters.clear();
   record.state.clear();
-  for (const nn::Parameter& parameter : parameters) record.parameters.push_back({parameter.spec.name, parameter.tensor.detach().clone()});
+  for (const nn::Parameter& parameter : parameters)
+    record.parameters.push_back({parameter.spec.name, parameter.tensor.detach().clone()});
   for (const optim::State& state : optimizer.state()) {
     record.state.push_back({text(state.parameter, "/", state.name), state.tensor.detach().clone()});
   }
@@ -65,7 +75,8 @@ void write_record(const std::filesystem::path& path, const RunRecord& record) {
     const std::string prefix = text("step/", step, "/");
     all.push_back({prefix + "loss", scalar(record.steps[step].loss)});
     all.push_back({prefix + "grad_norm", scalar(record.steps[step].grad_norm)});
-    for (const auto& gradient : record.steps[step].gradients) all.push_back({prefix + "gradient/" + gradient.name, gradient.tensor});
+    for (const auto& gradient : record.steps[step].gradients)
+      all.push_back({prefix + "gradient/" + gradient.name, gradient.tensor});
   }
   for (const auto& tensor : record.parameters) all.push_back({"parameter/" + tensor.name, tensor.tensor});
   for (const auto& tensor : record.state) all.push_back({"state/" + tensor.name, tensor.tensor});

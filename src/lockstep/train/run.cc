@@ -1,13 +1,12 @@
 #include "lockstep/train/run.h"
 
 #include <sys/resource.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
-
-#include <torch/torch.h>
 
 #include "lockstep/base/log.h"
 #include "lockstep/distributed/collectives.h"
@@ -39,7 +38,9 @@ double seconds_per_event() {
 }
 
 std::vector<RankSummary> gather_rank_summaries(const RankSummary& mine, comm::ProcessGroup& world) {
-  at::Tensor input = torch::tensor({mine.peak_rss_bytes, mine.compute_s, mine.exposed_communication_s, mine.wait_s, mine.bubble_fraction}, at::kDouble);
+  at::Tensor input = torch::tensor(
+      {mine.peak_rss_bytes, mine.compute_s, mine.exposed_communication_s, mine.wait_s, mine.bubble_fraction},
+      at::kDouble);
   at::Tensor all = at::empty({world.size(), input.numel()}, at::kDouble);
   all_gather_into_tensor(all, input, world, {.tag = "rank summaries"});
   std::vector<RankSummary> result;
@@ -55,7 +56,8 @@ std::vector<trace::Event> gather_events(std::vector<trace::Event> events, comm::
   const auto bytes_of = [](std::vector<trace::Event>& list) {
     return at::from_blob(list.data(), {static_cast<int64_t>(list.size() * sizeof(trace::Event))}, at::kByte);
   };
-  at::Tensor count = torch::tensor({static_cast<int64_t>(events.size())}, at::kLong), counts = at::empty({world.size()}, at::kLong);
+  at::Tensor count = torch::tensor({static_cast<int64_t>(events.size())}, at::kLong),
+             counts = at::empty({world.size()}, at::kLong);
   all_gather_into_tensor(counts, count, world, {.tag = "trace sizes"});
   if (world.rank() != 0) {
     send(bytes_of(events), 0, world, {.tag = "trace"});
@@ -83,9 +85,10 @@ class StepStarts {
 };
 
 void announce(const spec::RunPlan& plan, const Trainer& trainer, const Summary& summary) {
-  log::info("model ", plan.model.preset.empty() ? "" : plan.model.preset + ", ", summary.params, " parameters; ", summary.ranks, " rank(s), layout ",
-            summary.layout, "; ", plan.train.global_batch, " sequences of ", plan.model.sequence, " a step, ", trainer.samples_per_rank(),
-            " on this rank in ", trainer.table().microbatches, " micro-batch(es)");
+  log::info("model ", plan.model.preset.empty() ? "" : plan.model.preset + ", ", summary.params, " parameters; ",
+            summary.ranks, " rank(s), layout ", summary.layout, "; ", plan.train.global_batch, " sequences of ",
+            plan.model.sequence, " a step, ", trainer.samples_per_rank(), " on this rank in ",
+            trainer.table().microbatches, " micro-batch(es)");
 }
 
 }  // namespace
@@ -131,7 +134,8 @@ Summary run(const spec::RunPlan& plan, const std::string& layout, comm::ProcessG
 
   summary.step_s_median = median(step_seconds);
   summary.tokens_per_s_median = median(tokens_per_s);
-  const double events_per_step = static_cast<double>(recorder.recorded()) / static_cast<double>(std::max<int64_t>(plan.train.steps, 1));
+  const double events_per_step =
+      static_cast<double>(recorder.recorded()) / static_cast<double>(std::max<int64_t>(plan.train.steps, 1));
   summary.recorder_share = plan.train.steps > 0 ? events_per_step * seconds_per_event() / summary.step_s_median : 0;
   mine.peak_rss_bytes = peak_rss_bytes();
   summary.per_rank = gather_rank_summaries(mine, world);

@@ -1,7 +1,6 @@
 #include "lockstep/train/run_directory.h"
 
 #include <cmath>
-
 #include <nlohmann/json.hpp>
 
 #include "lockstep/checkpoint/atomic_file.h"
@@ -14,7 +13,9 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-json number(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
+json number(double value) {
+  return std::isfinite(value) ? json(value) : json(nullptr);
+}
 
 }  // namespace
 
@@ -46,7 +47,8 @@ RunDirectory::RunDirectory(const std::filesystem::path& path, const spec::RunPla
   std::filesystem::create_directories(path_, error);
   metrics_.open(path_ / "metrics.jsonl", std::ios::trunc);
   if (error || !metrics_) {
-    throw InvalidArgument(Problem{"run.directory", path.string(), "must be a folder that can be made and written", ""}.message());
+    throw InvalidArgument(
+        Problem{"run.directory", path.string(), "must be a folder that can be made and written", ""}.message());
   }
   checkpoint::write_file(path_ / "config.toml", spec::to_toml(plan));
 }
@@ -63,9 +65,13 @@ void RunDirectory::add_metrics(const StepReport& report) {
   if (!metrics_) throw Error(text("cannot write ", (path_ / "metrics.jsonl").string(), ": is the disk full?"));
 }
 
-void RunDirectory::write_summary(const Summary& summary) const { checkpoint::write_file(path_ / "summary.json", to_json(summary)); }
+void RunDirectory::write_summary(const Summary& summary) const {
+  checkpoint::write_file(path_ / "summary.json", to_json(summary));
+}
 
-void RunDirectory::write_trace(std::span<const trace::Event> events) const { trace::write_chrome_file(path_ / "trace.json", events); }
+void RunDirectory::write_trace(std::span<const trace::Event> events) const {
+  trace::write_chrome_file(path_ / "trace.json", events);
+}
 
 void RunDirectory::write_weights(const nn::Transformer& model) const {
   checkpoint::save_weights(path_ / "weights", model.model(), model.parameter_list());

@@ -1,8 +1,8 @@
 #include "lockstep/train/trainer.h"
 
-#include <cmath>
-
 #include <torch/torch.h>
+
+#include <cmath>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/distributed/collectives.h"
@@ -65,10 +65,13 @@ Trainer::Trainer(const spec::RunPlan& plan, comm::ProcessGroup& world, TrainerOp
   world_.set_recorder(options_.recorder);
   const mesh::Axis data_axis[] = {mesh::Axis::data};
   data_group_ = world_.split(mesh_.peers(world_.rank(), data_axis), "data");
-  data_parallel_ = std::make_unique<parallel::DataParallel>(named(model_->parameter_list()), *data_group_, data_parallel_options(plan.parallel));
+  data_parallel_ = std::make_unique<parallel::DataParallel>(named(model_->parameter_list()), *data_group_,
+                                                            data_parallel_options(plan.parallel));
 }
 
-int64_t Trainer::samples_per_rank() const { return static_cast<int64_t>(table_.microbatches) * plan_.train.microbatch; }
+int64_t Trainer::samples_per_rank() const {
+  return static_cast<int64_t>(table_.microbatches) * plan_.train.microbatch;
+}
 
 double Trainer::sum_over_ranks(double value, std::string_view tag) {
   at::Tensor sum = at::full({1}, value, at::kDouble);
@@ -82,7 +85,8 @@ void Trainer::load_microbatches() {
   for (int64_t m = 0; m < range.size; ++m) {
     Microbatch& microbatch = microbatches_[static_cast<size_t>(m)];
     microbatch.context = {static_cast<int>(m), steps_done_, (range.offset + m) * plan_.train.microbatch};
-    microbatch.batch = options_.source ? options_.source(steps_done_, range.offset + m) : batches_.train(steps_done_, range.offset + m);
+    microbatch.batch = options_.source ? options_.source(steps_done_, range.offset + m)
+                                       : batches_.train(steps_done_, range.offset + m);
     microbatch.batch.tokens_BS = microbatch.batch.tokens_BS.to(device_);
     microbatch.batch.targets_BS = microbatch.batch.targets_BS.to(device_);
   }
@@ -101,7 +105,8 @@ StepReport Trainer::step() {
 
   data_parallel_->zero_grad();
   for (const schedule::Action& action : table_.actions_by_rank.front()) {
-    const trace::Span span(options_.recorder, trace::Track::compute, schedule::name(action.kind), 0, action.stage, action.microbatch);
+    const trace::Span span(options_.recorder, trace::Track::compute, schedule::name(action.kind), 0, action.stage,
+                           action.microbatch);
     perform(action);
   }
   ++steps_done_;
@@ -114,12 +119,17 @@ StepReport Trainer::step() {
 void Trainer::perform(const schedule::Action& action) {
   using Kind = schedule::Action::Kind;
   switch (action.kind) {
-    case Kind::forward: return forward(microbatches_.at(static_cast<size_t>(action.microbatch)));
+    case Kind::forward:
+      return forward(microbatches_.at(static_cast<size_t>(action.microbatch)));
     case Kind::backward:
-      return backward(microbatches_.at(static_cast<size_t>(action.microbatch)), action.microbatch + 1 == table_.microbatches);
-    case Kind::reduce_gradient: return reduce_gradient();
-    case Kind::optimizer_step: return optimizer_step();
-    default: LOCKSTEP_CHECK(false, "no way to perform ", schedule::to_string(action));
+      return backward(microbatches_.at(static_cast<size_t>(action.microbatch)),
+                      action.microbatch + 1 == table_.microbatches);
+    case Kind::reduce_gradient:
+      return reduce_gradient();
+    case Kind::optimizer_step:
+      return optimizer_step();
+    default:
+      LOCKSTEP_CHECK(false, "no way to perform ", schedule::to_string(action));
   }
 }
 
@@ -169,7 +179,8 @@ void Trainer::refuse_endless_skipping(const std::vector<at::Tensor>& gradients) 
   if (++skipped_in_a_row_ < kSkippedInARowAllowed) return;
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].defined() && !gradients[i].isfinite().all().item<bool>()) {
-      throw Error(text("rank ", world_.rank(), ": ", skipped_in_a_row_, " steps in a row were skipped because gradients are not finite, the first of them ",
+      throw Error(text("rank ", world_.rank(), ": ", skipped_in_a_row_,
+                       " steps in a row were skipped because gradients are not finite, the first of them ",
                        model_->parameter_list()[i].spec.name, "; lower train.lr or look at the data"));
     }
   }
@@ -185,7 +196,8 @@ double Trainer::validation_loss() {
   for (int64_t batch = 0; batch < batches_.validation_batches(); ++batch) {
     for (int64_t m = range.offset; m < range.offset + range.size; ++m) {
       const data::Batch microbatch = batches_.validation(batch, m);
-      loss += model_->loss_sum(microbatch.tokens_BS.to(device_), microbatch.targets_BS.to(device_), context).item<double>();
+      loss +=
+          model_->loss_sum(microbatch.tokens_BS.to(device_), microbatch.targets_BS.to(device_), context).item<double>();
       tokens += nn::count_valid(microbatch.targets_BS);
     }
   }

@@ -1,5 +1,6 @@
 // Builds one rank's part of a RunPlan and runs its steps. There is one loop: it interprets this rank's list of actions
-// (schedule/). How many micro-batches are accumulated, and in later versions which stage does what when, is in the list.
+// (schedule/). How many micro-batches are accumulated, and in later versions which stage does what when, is in the
+// list.
 #pragma once
 
 #include <functional>
@@ -13,19 +14,19 @@
 #include "lockstep/parallel/data/data_parallel.h"
 #include "lockstep/schedule/table.h"
 #include "lockstep/spec/plan.h"
+#include "lockstep/trace/recorder.h"
 #include "lockstep/train/build.h"
 #include "lockstep/train/record.h"
-#include "lockstep/trace/recorder.h"
 
 namespace lockstep::train {
 
 struct StepReport {
-  int64_t step = 0;        // from 1
-  double loss = 0;         // sum over the global batch's valid tokens / their number, before the update
-  double grad_norm = 0;    // global, before clipping
+  int64_t step = 0;      // from 1
+  double loss = 0;       // sum over the global batch's valid tokens / their number, before the update
+  double grad_norm = 0;  // global, before clipping
   double lr = 0;
-  bool skipped = false;    // the norm was not finite: no rank updated anything
-  int64_t tokens = 0;      // valid tokens of the global batch
+  bool skipped = false;  // the norm was not finite: no rank updated anything
+  int64_t tokens = 0;    // valid tokens of the global batch
   double step_s = 0;
   double compute_s = 0;                // this rank: forward, backward, optimizer
   double exposed_communication_s = 0;  // blocked in the reduction of gradients and loss
@@ -34,8 +35,8 @@ struct StepReport {
 
 struct TrainerOptions {
   trace::Recorder* recorder = nullptr;
-  nn::Seams* seams = nullptr;     // instead of those of one device; must outlive the trainer
-  RunRecord* record = nullptr;    // filled with every step's raw gradients, for verify
+  nn::Seams* seams = nullptr;   // instead of those of one device; must outlive the trainer
+  RunRecord* record = nullptr;  // filled with every step's raw gradients, for verify
   // Training batches instead of the plan's data, by step (from 0) and micro-batch of the global batch.
   std::function<data::Batch(int64_t step, int64_t microbatch)> source;
 };

@@ -1,12 +1,12 @@
 #include "lockstep/train/trainer.h"
 
-#include <cmath>
-#include <limits>
-#include <map>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
 
 #include "lockstep/comm/in_process/in_process.h"
 #include "lockstep/train/plain_loop.h"
@@ -79,7 +79,8 @@ TEST(Trainer, EqualsThePlainLoopWhateverRanksMicrobatchesAndBuckets) {
           plan.parallel.overlap = overlap;
           const RunRecord reference = reference_of(plan);
           for (const Outcome& rank : run(plan, ranks)) {
-            expect_equal(reference, rank.record, text("microbatch ", microbatch, ", ranks ", ranks, ", bucket_mb ", bucket_mb));
+            expect_equal(reference, rank.record,
+                         text("microbatch ", microbatch, ", ranks ", ranks, ", bucket_mb ", bucket_mb));
           }
         }
       }
@@ -98,7 +99,8 @@ TEST(Trainer, DropoutMasksAreTheSameOnAnyNumberOfRanks) {
   plan.model.dropout = 0.2;
   const RunRecord reference = reference_of(plan);
   for (const int ranks : {2, 4}) {
-    for (const Outcome& rank : run(plan, ranks)) expect_equal(reference, rank.record, text("dropout on ", ranks, " ranks"));
+    for (const Outcome& rank : run(plan, ranks))
+      expect_equal(reference, rank.record, text("dropout on ", ranks, " ranks"));
   }
   plan.train.microbatch = 4;  // nor do they depend on the micro-batch
   for (const Outcome& rank : run(plan, 2)) expect_equal(reference, rank.record, "dropout with larger micro-batches");
@@ -110,7 +112,8 @@ TEST(Trainer, FixedTreeGivesTheSameBitsOn1And2And4Ranks) {
   plan.parallel.reduction = spec::Reduction::fixed_tree;
   const RunRecord reference = reference_of(plan);
   for (const int ranks : {1, 2, 4}) {
-    for (const Outcome& rank : run(plan, ranks)) EXPECT_TRUE(compare(reference, rank.record).bitwise) << ranks << " ranks";
+    for (const Outcome& rank : run(plan, ranks))
+      EXPECT_TRUE(compare(reference, rank.record).bitwise) << ranks << " ranks";
   }
 }
 
@@ -135,7 +138,8 @@ TEST(Trainer, LossAndGradientDoNotDependOnWhereValidTokensAre) {
     for (const int ranks : {1, 2, 4}) {
       if (plan.train.global_batch / microbatch < ranks) continue;
       const auto outcomes = run(plan, ranks, [&](int) {
-        return TrainerOptions{.source = [plan](int64_t step, int64_t m) { return with_ignored_targets(plan, step, m); }};
+        return TrainerOptions{
+            .source = [plan](int64_t step, int64_t m) { return with_ignored_targets(plan, step, m); }};
       });
       if (reference.empty()) reference[0] = outcomes.front().record;
       for (const Outcome& rank : outcomes) {
@@ -206,7 +210,8 @@ TEST(Trainer, ANonFiniteStepIsSkippedOnAllRanksAndShown) {
     EXPECT_TRUE(report.skipped);
     EXPECT_TRUE(std::isnan(report.loss));
     EXPECT_EQ(report.step, 3);
-    for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(before[i], trainer.model().parameter_list()[i].tensor));
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_TRUE(at::equal(before[i], trainer.model().parameter_list()[i].tensor));
   });
 }
 
@@ -234,7 +239,8 @@ TEST(Trainer, InterpretsTheTableItWasGiven) {
     for (const auto& event : recorder.events()) {
       if (event.track == trace::Track::compute) recorded.push_back(text(event.name(), " ", event.microbatch));
     }
-    for (const auto& action : trainer.table().actions_by_rank.front()) planned.push_back(text(name(action.kind), " ", action.microbatch));
+    for (const auto& action : trainer.table().actions_by_rank.front())
+      planned.push_back(text(name(action.kind), " ", action.microbatch));
     EXPECT_EQ(recorded, planned);
     world.set_recorder(nullptr);
   });

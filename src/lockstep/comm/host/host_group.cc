@@ -69,7 +69,8 @@ Work HostGroup::submit(const Call& call) {
   if (call.operation == Operation::send || call.operation == Operation::receive) {
     return messages_.submit(call, deadline_s(call), recorder_);
   }
-  health_.check();
+  const Place place{.call = info_of(call, true), .kind = "queued call", .number = ++submitted_};
+  health_.check(&place);
   auto state = std::make_shared<Work::State>();
   {
     const std::lock_guard lock(queue_mutex_);

@@ -100,7 +100,8 @@ class HostGroup final : public ProcessGroup {
   std::mutex queue_mutex_;
   std::condition_variable queue_changed_;
   std::deque<Queued> queue_;
-  std::atomic<int> pending_{0};  // queued or under way
+  std::atomic<int> pending_{0};         // queued or under way
+  std::atomic<uint64_t> submitted_{0};  // ever
   bool destroyed_ = false;
   std::thread thread_;
 };

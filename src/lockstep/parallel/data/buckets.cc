@@ -1,8 +1,8 @@
 #include "lockstep/parallel/data/buckets.h"
 
-#include <algorithm>
-
 #include <torch/torch.h>
+
+#include <algorithm>
 
 #include "lockstep/base/units.h"
 #include "lockstep/distributed/collectives.h"
@@ -12,7 +12,9 @@ namespace {
 
 constexpr int64_t kFirstBucketBytes = 1 << 20;
 
-int64_t element_size(at::ScalarType type) { return static_cast<int64_t>(at::elementSize(type)); }
+int64_t element_size(at::ScalarType type) {
+  return static_cast<int64_t>(at::elementSize(type));
+}
 
 void close(BucketPlan& plan) {
   plan.flags_offset = plan.elements;
@@ -23,8 +25,10 @@ void close(BucketPlan& plan) {
 at::Tensor gradient_view(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
   char* begin = static_cast<char*>(flat.data_ptr()) + offset * element_size(flat.scalar_type());
   const bool dense = parameter.is_non_overlapping_and_dense();
-  return at::from_blob(begin, parameter.sizes(), dense ? parameter.strides() : at::empty_like(parameter, at::MemoryFormat::Contiguous).strides(),
-                       [flat](void*) {}, flat.options());
+  return at::from_blob(
+      begin, parameter.sizes(),
+      dense ? parameter.strides() : at::empty_like(parameter, at::MemoryFormat::Contiguous).strides(), [flat](void*) {},
+      flat.options());
 }
 
 }  // namespace
@@ -33,7 +37,8 @@ std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std
                                      int64_t bucket_bytes) {
   std::vector<BucketPlan> plans;
   const auto is_open = [&](const at::Tensor& parameter) {
-    if (plans.empty() || plans.back().type != parameter.scalar_type() || plans.back().device != parameter.device()) return false;
+    if (plans.empty() || plans.back().type != parameter.scalar_type() || plans.back().device != parameter.device())
+      return false;
     const int64_t limit = plans.size() == 1 ? std::min(bucket_bytes, kFirstBucketBytes) : bucket_bytes;
     return plans.back().elements * element_size(plans.back().type) < limit;
   };
@@ -51,10 +56,12 @@ std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std
   return plans;
 }
 
-Bucket::Bucket(BucketPlan plan, std::span<const at::Tensor> parameters, comm::ProcessGroup& group) : plan_(std::move(plan)) {
+Bucket::Bucket(BucketPlan plan, std::span<const at::Tensor> parameters, comm::ProcessGroup& group)
+    : plan_(std::move(plan)) {
   flat_ = plan_.device.is_cpu() ? registered_zeros({plan_.elements}, plan_.type, group)
                                 : at::zeros({plan_.elements}, at::TensorOptions(plan_.device).dtype(plan_.type));
-  for (const BucketSlot& slot : plan_.slots) gradients_.push_back(gradient_view(flat_, slot.offset, parameters[slot.parameter]));
+  for (const BucketSlot& slot : plan_.slots)
+    gradients_.push_back(gradient_view(flat_, slot.offset, parameters[slot.parameter]));
   flags_ = flat_.narrow(0, plan_.flags_offset, static_cast<int64_t>(plan_.slots.size()));
 }
 

@@ -3,8 +3,9 @@
 //
 //   | gradient of p7 | pad | gradient of p6 | pad | ... | flag p7 | flag p6 | ... |
 //
-// Every gradient starts on a 64-byte boundary. A flag is 1 on a rank whose parameter has a gradient; after the reduction
-// it tells whether any rank had one. A parameter that no rank used keeps an undefined gradient, as in one process.
+// Every gradient starts on a 64-byte boundary. A flag is 1 on a rank whose parameter has a gradient; after the
+// reduction it tells whether any rank had one. A parameter that no rank used keeps an undefined gradient, as in one
+// process.
 #pragma once
 
 #include <ATen/core/Tensor.h>

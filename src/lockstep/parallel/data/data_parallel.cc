@@ -1,14 +1,14 @@
 #include "lockstep/parallel/data/data_parallel.h"
 
-#include <algorithm>
-#include <map>
-#include <numeric>
-#include <unordered_set>
-
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <unordered_set>
 
 #include "lockstep/distributed/collectives.h"
 
@@ -95,14 +95,16 @@ void DataParallel::on_gradient(size_t parameter) {
   const int64_t reduced = std::exchange(reduced_version_[parameter], -1);
   if (gradient.data_ptr() != home.data_ptr()) {
     if (next_bucket_ > bucket) {
-      throw Unsupported(text("DataParallel: ", names_[parameter], " received a gradient after its bucket was sent in the same ",
+      throw Unsupported(text("DataParallel: ", names_[parameter],
+                             " received a gradient after its bucket was sent in the same ",
                              "backward; set overlap = false"));
     }
     home.copy_(gradient);
     gradient = home;
   } else if (options_.reduction == comm::Reduction::sum && reduced >= 0 && home._version() == reduced + 1) {
-    throw Unsupported(text("DataParallel: ", names_[parameter], " accumulates onto a gradient that is already summed over ranks, ",
-                           "which would count it again; run all backwards but the last under no_sync(), or zero the gradients"));
+    throw Unsupported(
+        text("DataParallel: ", names_[parameter], " accumulates onto a gradient that is already summed over ranks, ",
+             "which would count it again; run all backwards but the last under no_sync(), or zero the gradients"));
   }
 
   const int graph = torch::autograd::get_current_graph_task_id();

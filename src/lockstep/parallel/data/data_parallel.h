@@ -32,8 +32,8 @@ struct NamedTensor {
 };
 
 struct DataParallelOptions {
-  // average: every rank's mean loss weighs the same, as users of DDP expect. sum: for losses that are already divided by
-  // the global count.
+  // average: every rank's mean loss weighs the same, as users of DDP expect. sum: for losses that are already divided
+  // by the global count.
   comm::Reduction reduction = comm::Reduction::average;
   int64_t bucket_bytes = int64_t{25} << 20;
   bool overlap = true;             // false: communicate after backward, to see what overlap brings
@@ -56,7 +56,9 @@ class DataParallel {
   // While the returned guard lives, backward only accumulates.
   class NoSync {
    public:
-    explicit NoSync(DataParallel& owner) : owner_(owner), outer_(owner.accumulate_only_) { owner.accumulate_only_ = true; }
+    explicit NoSync(DataParallel& owner) : owner_(owner), outer_(owner.accumulate_only_) {
+      owner.accumulate_only_ = true;
+    }
     ~NoSync() { owner_.accumulate_only_ = outer_; }
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
@@ -75,10 +77,10 @@ class DataParallel {
   // Gradients become undefined, as optimizer.zero_grad() makes them.
   void zero_grad();
 
-  int64_t reductions() const { return reductions_; }      // finished so far: one per step
-  int64_t collectives() const { return collectives_; }    // issued so far for gradients
+  int64_t reductions() const { return reductions_; }    // finished so far: one per step
+  int64_t collectives() const { return collectives_; }  // issued so far for gradients
   size_t bucket_count() const { return buckets_.size(); }
-  int64_t bucket_bytes() const;                           // memory that gradients occupy on this rank
+  int64_t bucket_bytes() const;  // memory that gradients occupy on this rank
 
  private:
   class Hook;
@@ -100,7 +102,7 @@ class DataParallel {
   std::vector<at::Tensor> module_buffers_;
 
   std::vector<std::unique_ptr<Bucket>> buckets_;
-  std::vector<MicrobatchTree> trees_;       // one per bucket, with fixed_tree
+  std::vector<MicrobatchTree> trees_;  // one per bucket, with fixed_tree
   struct Place {
     size_t bucket, slot;
   };
@@ -108,15 +110,15 @@ class DataParallel {
 
   // Of the step under way.
   bool accumulate_only_ = false;
-  std::vector<bool> contributed_;           // by parameter: had a gradient in some micro-batch
-  std::vector<bool> ready_;                 // by parameter: arrived in the backward that reduces
+  std::vector<bool> contributed_;  // by parameter: had a gradient in some micro-batch
+  std::vector<bool> ready_;        // by parameter: arrived in the backward that reduces
   std::vector<size_t> ready_order_;
-  std::vector<size_t> missing_in_bucket_;   // gradients still to come
-  size_t next_bucket_ = 0;                  // buckets are sent in order, so that ranks agree
+  std::vector<size_t> missing_in_bucket_;  // gradients still to come
+  size_t next_bucket_ = 0;                 // buckets are sent in order, so that ranks agree
   std::vector<comm::Work> works_;
-  int callback_of_graph_ = -1;              // the backward that will call end_of_backward
+  int callback_of_graph_ = -1;  // the backward that will call end_of_backward
 
-  std::vector<int64_t> reduced_version_;    // of each gradient after its reduction; -1: none
+  std::vector<int64_t> reduced_version_;  // of each gradient after its reduction; -1: none
   bool order_followed_ = false;
   int64_t reductions_ = 0, collectives_ = 0;
 };

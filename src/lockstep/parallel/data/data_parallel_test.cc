@@ -1,10 +1,10 @@
 #include "lockstep/parallel/data/data_parallel.h"
 
-#include <set>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <set>
 
 #include "lockstep/comm/in_process/in_process.h"
 #include "lockstep/distributed/collectives.h"
@@ -54,14 +54,16 @@ TEST(DataParallel, EqualsOneProcessForEveryParameter) {
         TwoLinears module;
         if (world.rank() == 0) {
           const torch::NoGradGuard no_grad;
-          for (size_t i = 0; i < module.parameters().size(); ++i) module.parameters()[i].copy_(reference.parameters()[i]);
+          for (size_t i = 0; i < module.parameters().size(); ++i)
+            module.parameters()[i].copy_(reference.parameters()[i]);
         }
         DataParallel data_parallel(module, world, {.bucket_bytes = 64, .overlap = overlap});
         for (int step = 0; step < 3; ++step) {  // the second step runs on buckets in the observed order
           data_parallel.zero_grad();
           module.second(module.first(x.chunk(ranks)[world.rank()]).relu()).square().mean().backward();
           for (size_t i = 0; i < module.parameters().size(); ++i) {
-            EXPECT_TRUE(at::allclose(module.parameters()[i].grad(), reference.parameters()[i].grad(), 1e-12, 1e-14)) << i;
+            EXPECT_TRUE(at::allclose(module.parameters()[i].grad(), reference.parameters()[i].grad(), 1e-12, 1e-14))
+                << i;
           }
         }
         EXPECT_EQ(data_parallel.reductions(), 3);
@@ -244,7 +246,8 @@ TEST(DataParallel, ModulesThatDifferAreNamed) {
 }
 
 TEST(PlanBuckets, InOrderAlignedByTypeAndSize) {
-  const std::vector<at::Tensor> parameters = {torch::zeros({10}), torch::zeros({100}), torch::zeros({3}, torch::kDouble), torch::zeros({5})};
+  const std::vector<at::Tensor> parameters = {torch::zeros({10}), torch::zeros({100}),
+                                              torch::zeros({3}, torch::kDouble), torch::zeros({5})};
   const std::vector<size_t> order = {3, 0, 2, 1};
   const auto plans = plan_buckets(parameters, order, 100);
   ASSERT_EQ(plans.size(), 3u);

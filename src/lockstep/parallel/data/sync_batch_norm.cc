@@ -46,7 +46,8 @@ Moments global_moments(const at::Tensor& input, comm::ProcessGroup& group) {
   for (int64_t rank = 0; rank < group.size(); ++rank) {
     const double count = all[rank][2 * channels].item<double>();
     if (count == 0) continue;
-    const at::Tensor delta = all[rank].narrow(0, 0, channels) - total.mean_C, squares = all[rank].narrow(0, channels, channels);
+    const at::Tensor delta = all[rank].narrow(0, 0, channels) - total.mean_C,
+                     squares = all[rank].narrow(0, channels, channels);
     const double sum = total.count + count;
     total.squares_C += squares + delta.square() * (total.count * count / sum);
     total.mean_C += delta * (count / sum);
@@ -57,8 +58,8 @@ Moments global_moments(const at::Tensor& input, comm::ProcessGroup& group) {
 
 // Normalises with global moments; its backward sums over ranks what every sample's gradient depends on.
 struct Normalise : torch::autograd::Function<Normalise> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& mean_C, const at::Tensor& inverse_std_C,
-                            double count, comm::ProcessGroup* group) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& mean_C,
+                            const at::Tensor& inverse_std_C, double count, comm::ProcessGroup* group) {
     const at::Tensor normal = (input - by_channel(mean_C, input.dim())) * by_channel(inverse_std_C, input.dim());
     context->save_for_backward({normal, inverse_std_C});
     context->saved_data["count"] = count;
@@ -97,17 +98,21 @@ SyncBatchNorm::SyncBatchNorm(int64_t channels, comm::ProcessGroup& group, SyncBa
 at::Tensor SyncBatchNorm::forward(const at::Tensor& input_NCx) {
   const int64_t dims = input_NCx.dim();
   if (dims < 2 || input_NCx.size(1) != weight.numel()) {
-    throw InvalidArgument(text("SyncBatchNorm: input has sizes ", input_NCx.sizes(), "; must be [N, C, ...] with C = ", weight.numel()));
+    throw InvalidArgument(
+        text("SyncBatchNorm: input has sizes ", input_NCx.sizes(), "; must be [N, C, ...] with C = ", weight.numel()));
   }
   if (!is_training()) {
     const at::Tensor inverse_std = (running_var + options_.eps).rsqrt();
-    return (input_NCx - by_channel(running_mean, dims)) * by_channel(inverse_std * weight, dims) + by_channel(bias, dims);
+    return (input_NCx - by_channel(running_mean, dims)) * by_channel(inverse_std * weight, dims) +
+           by_channel(bias, dims);
   }
   const Moments moments = [&] {
     const torch::NoGradGuard no_grad;
     return global_moments(input_NCx, group_);
   }();
-  if (moments.count < 2) throw InvalidArgument("SyncBatchNorm: all ranks together hold fewer than two values per channel; give more samples");
+  if (moments.count < 2)
+    throw InvalidArgument(
+        "SyncBatchNorm: all ranks together hold fewer than two values per channel; give more samples");
   const at::Tensor variance = moments.squares_C / moments.count;
   {
     const torch::NoGradGuard no_grad;
@@ -115,7 +120,8 @@ at::Tensor SyncBatchNorm::forward(const at::Tensor& input_NCx) {
     running_var.lerp_(moments.squares_C / (moments.count - 1), options_.momentum);
     num_batches_tracked += 1;
   }
-  const at::Tensor normal = Normalise::apply(input_NCx, moments.mean_C, (variance + options_.eps).rsqrt(), moments.count, &group_);
+  const at::Tensor normal =
+      Normalise::apply(input_NCx, moments.mean_C, (variance + options_.eps).rsqrt(), moments.count, &group_);
   return normal * by_channel(weight, dims) + by_channel(bias, dims);
 }
 

@@ -12,8 +12,8 @@ struct SyncBatchNormOptions {
   double momentum = 0.1;  // of the running statistics
 };
 
-// For inputs [N, C, ...]. Statistics are combined from every rank's mean and squared deviations; ranks may hold different
-// numbers of samples, also none. In eval mode the running statistics are used and nothing is communicated.
+// For inputs [N, C, ...]. Statistics are combined from every rank's mean and squared deviations; ranks may hold
+// different numbers of samples, also none. In eval mode the running statistics are used and nothing is communicated.
 // Parameters `weight`, `bias` [C] and buffers `running_mean`, `running_var` [C], `num_batches_tracked` are named as
 // torch::nn::BatchNorm's, so weights move between the two.
 //   sends    forward 2C + 1, backward 2C elements per rank

@@ -21,7 +21,9 @@ const at::Tensor& input() {
   return x;
 }
 
-at::Tensor loss_of(const at::Tensor& output, const at::Tensor& weights) { return (output.pow(3) * weights).sum(); }
+at::Tensor loss_of(const at::Tensor& output, const at::Tensor& weights) {
+  return (output.pow(3) * weights).sum();
+}
 
 Outcome one_process() {
   torch::nn::BatchNorm2d norm(3);
@@ -36,34 +38,35 @@ Outcome one_process() {
 TEST(SyncBatchNorm, EqualsOneProcess) {
   const Outcome expected = one_process();
   for (const std::vector<int64_t>& rows : {std::vector<int64_t>{10}, {5, 5}, {7, 3}, {4, 0, 6}}) {
-    comm::run_ranks(static_cast<int>(rows.size()), {.deadline = std::chrono::seconds(20)}, [&](comm::ProcessGroup& world) {
-      at::set_num_threads(1);
-      SyncBatchNorm norm(3, world);
-      norm.to(torch::kDouble);
-      DataParallel data_parallel(norm, world, {.reduction = comm::Reduction::sum});
-      int64_t begin = 0;
-      for (int rank = 0; rank < world.rank(); ++rank) begin += rows[static_cast<size_t>(rank)];
-      const int64_t count = rows[static_cast<size_t>(world.rank())];
-      at::Tensor x = input().narrow(0, begin, count).clone().requires_grad_();
-      const at::Tensor y = norm.forward(x);
-      loss_of(y, input().narrow(0, begin, count)).backward();
+    comm::run_ranks(
+        static_cast<int>(rows.size()), {.deadline = std::chrono::seconds(20)}, [&](comm::ProcessGroup& world) {
+          at::set_num_threads(1);
+          SyncBatchNorm norm(3, world);
+          norm.to(torch::kDouble);
+          DataParallel data_parallel(norm, world, {.reduction = comm::Reduction::sum});
+          int64_t begin = 0;
+          for (int rank = 0; rank < world.rank(); ++rank) begin += rows[static_cast<size_t>(rank)];
+          const int64_t count = rows[static_cast<size_t>(world.rank())];
+          at::Tensor x = input().narrow(0, begin, count).clone().requires_grad_();
+          const at::Tensor y = norm.forward(x);
+          loss_of(y, input().narrow(0, begin, count)).backward();
 
-      const auto close = [](const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 1e-10, 1e-10); };
-      EXPECT_TRUE(close(y, expected.output.narrow(0, begin, count)));
-      EXPECT_TRUE(close(x.grad(), expected.input_gradient.narrow(0, begin, count)));
-      EXPECT_TRUE(close(norm.weight.grad(), expected.weight_gradient));
-      EXPECT_TRUE(close(norm.bias.grad(), expected.bias_gradient));
-      EXPECT_TRUE(close(norm.running_mean, expected.running_mean));
-      EXPECT_TRUE(close(norm.running_var, expected.running_var));
+          const auto close = [](const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 1e-10, 1e-10); };
+          EXPECT_TRUE(close(y, expected.output.narrow(0, begin, count)));
+          EXPECT_TRUE(close(x.grad(), expected.input_gradient.narrow(0, begin, count)));
+          EXPECT_TRUE(close(norm.weight.grad(), expected.weight_gradient));
+          EXPECT_TRUE(close(norm.bias.grad(), expected.bias_gradient));
+          EXPECT_TRUE(close(norm.running_mean, expected.running_mean));
+          EXPECT_TRUE(close(norm.running_var, expected.running_var));
 
-      norm.eval();
-      torch::nn::BatchNorm2d plain(3);
-      plain->to(torch::kDouble);
-      plain->running_mean.copy_(norm.running_mean);
-      plain->running_var.copy_(norm.running_var);
-      plain->eval();
-      EXPECT_TRUE(close(norm.forward(input()), plain(input())));
-    });
+          norm.eval();
+          torch::nn::BatchNorm2d plain(3);
+          plain->to(torch::kDouble);
+          plain->running_mean.copy_(norm.running_mean);
+          plain->running_var.copy_(norm.running_var);
+          plain->eval();
+          EXPECT_TRUE(close(norm.forward(input()), plain(input())));
+        });
   }
 }
 

@@ -1,0 +1,36 @@
+"""lockstep verify on both model families and both backends: every layout equals the plain loop, fixed trees bit for bit.
+
+    verify_test.py LOCKSTEP_BINARY
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+LOCKSTEP = sys.argv[1]
+CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
+LAYOUTS = "single,dp2,dp3,dp4,dp2-acc4,fixed_tree,dp2-fixed_tree,dp4-fixed_tree"
+
+
+def verify(config, layouts, *arguments):
+    command = [LOCKSTEP, "verify", CONFIGS / config, "--layouts", layouts, "--json", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    return result.returncode, json.loads(result.stdout)["layouts"]
+
+
+if __name__ == "__main__":
+    for config in ("verify.toml", "verify_llama.toml"):
+        for backend in ("in_process", "shared_memory"):
+            code, rows = verify(config, LAYOUTS, "--backend", backend)
+            assert code == 0 and len(rows) == 8 and all(row["pass"] for row in rows), rows
+            for row in rows:
+                errors = [row[key] for key in ("max_rel_loss", "max_rel_grad", "rel_norm", "max_rel_param", "max_rel_state")]
+                assert max(errors) <= 1e-10, row
+                assert row["bitwise"] or "fixed_tree" not in row["name"], row
+            print(f"{config} {backend}: worst gradient {max(row['max_rel_grad'] for row in rows):.1e}, "
+                  f"worst weight {max(row['max_rel_param'] for row in rows):.1e}")
+    for precision_and_more in (("--precision", "fp32"), ("--set", "model.dropout=0.1"), ("--set", 'train.optimizer="sgd"')):
+        code, rows = verify("verify.toml", "dp2,dp4-fixed_tree", *precision_and_more)
+        assert code == 0, rows
+        print(f"{' '.join(precision_and_more)}: worst gradient {max(row['max_rel_grad'] for row in rows):.1e}")
