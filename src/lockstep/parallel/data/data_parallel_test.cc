@@ -158,6 +158,26 @@ TEST(DataParallel, SeveralForwardsBeforeTheirBackwards) {
   });
 }
 
+// GRAD-17: two calls of two micro-batches each, every raw gradient 1. Each loss is divided by all four, once.
+TEST(DataParallel, AccumulationOverSeveralCallsScalesTheLossNotTheBuffer) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Scalar module;
+    DataParallel data_parallel(module, world);
+    for (int call = 0; call < 2; ++call) {
+      for (int m = 0; m < 2; ++m) {
+        if (call == 1 && m == 1) {
+          module.backward(1.0 / 4);
+        } else {
+          const auto guard = data_parallel.no_sync();
+          module.backward(1.0 / 4);
+        }
+      }
+    }
+    EXPECT_DOUBLE_EQ(module.gradient(), 1.0);
+    EXPECT_EQ(data_parallel.reductions(), 1);
+  });
+}
+
 TEST(DataParallel, SummingTwiceIsRefused) {
   on_ranks(2, [](ProcessGroup& world) {
     Scalar module;
