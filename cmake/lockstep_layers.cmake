@@ -82,6 +82,8 @@ function(lockstep_layer name)
     target_link_libraries(${name}_test PRIVATE ${target} GTest::gmock GTest::gtest GTest::gtest_main ${ARG_PRIVATE_PACKAGES})
     if(ARG_TORCH)
       lockstep_use_torch(${name}_test)
+    else()
+      target_compile_options(${name}_test PRIVATE -O1)  # of a test, compile time is what matters
     endif()
     add_test(NAME ${name} COMMAND ${name}_test)
     set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS fast)
