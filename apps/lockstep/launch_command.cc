@@ -9,7 +9,7 @@ void add_launch(CLI::App& app, Chosen& chosen) {
     std::vector<std::string> command;
   };
   CLI::App* command = app.add_subcommand("launch", "starts any program as N ranks on this machine");
-  command->footer("Example: lockstep launch --ranks 2 -- ./data_parallel weights.txt");
+  command->footer("Example: lockstep launch --ranks 2 -- ./my_program");
   const auto options = std::make_shared<Options>();
   command->add_option("--ranks", options->ranks, "processes to start")
       ->check(CLI::Range(1, 1024))

@@ -1,4 +1,4 @@
-// Trains the classifier in one process.
+// Trains the classifier; the lines in which single.cc and parallel.cc differ are what several ranks need.
 #include "classifier.h"
 
 int main(int, char** argv) {

@@ -32,7 +32,7 @@ def weights(path):
 
 
 def own_module():
-    sources = [(ROOT / "examples" / "own_module" / name).read_text().splitlines() for name in ("single.cc", "data_parallel.cc")]
+    sources = [(ROOT / "examples" / "own_module" / name).read_text().splitlines() for name in ("single.cc", "parallel.cc")]
     changed = [line for line in difflib.unified_diff(*sources, n=0, lineterm="") if line[0] in "+-" and line[:3] not in ("+++", "---")]
     assert 0 < len(changed) <= 10, "\n".join(changed)
     folder = build_example("own_module")
@@ -40,7 +40,7 @@ def own_module():
     expected = weights(folder / "single.txt")
     assert len(expected) == 8 * 9 + 8 + 16 * 8 * 9 + 16 + 4 * 144 + 4
     for ranks in (1, 2, 4):
-        run(PREFIX / "bin" / "lockstep", "launch", "--ranks", ranks, "--", folder / "data_parallel", folder / "parallel.txt")
+        run(PREFIX / "bin" / "lockstep", "launch", "--ranks", ranks, "--", folder / "parallel", folder / "parallel.txt")
         actual = weights(folder / "parallel.txt")
         worst = max(abs(a - b) for a, b in zip(expected, actual, strict=True))
         print(f"own_module: {len(changed)} changed lines, {ranks} rank(s), largest difference {worst:.1e}")

@@ -1,8 +1,7 @@
-// Trains the classifier on as many ranks as `lockstep launch --ranks N` starts: single.cc and the lines that differ.
-#include "lockstep/parallel/data/data_parallel.h"
-
+// Trains the classifier; the lines in which single.cc and parallel.cc differ are what several ranks need.
 #include "classifier.h"
 #include "lockstep/distributed/init.h"
+#include "lockstep/parallel/data/data_parallel.h"
 
 int main(int, char** argv) {
   auto world = lockstep::init();
