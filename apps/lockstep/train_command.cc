@@ -1,3 +1,5 @@
+#include <cmath>
+#include <filesystem>
 #include <iostream>
 
 #include "command.h"
@@ -26,17 +28,26 @@ std::chrono::milliseconds deadline_of(const spec::RunPlan& plan) {
 
 void print_result(const spec::RunPlan& plan, const train::Summary& summary) {
   const std::string directory = plan.run.directory;
-  std::cout << "final loss " << summary.final_loss << ", validation loss " << summary.validation_loss
-            << " nats per token\n"
-            << "median " << static_cast<int64_t>(summary.tokens_per_s_median) << " tokens/s, "
+  std::cout << "final loss " << summary.final_loss << " nats per token";
+  if (std::isfinite(summary.validation_loss)) std::cout << ", validation loss " << summary.validation_loss;
+  std::cout << "\nmedian " << static_cast<int64_t>(summary.tokens_per_s_median) << " tokens/s, "
             << summary.step_s_median * 1e3 << " ms a step; recording took " << summary.recorder_share * 100
             << " % of it\n"
             << "metrics " << directory << "/metrics.jsonl, summary " << directory << "/summary.json, trace "
             << directory << "/trace.json (open in Perfetto), weights " << directory << "/weights\n";
 }
 
+// RUN/rankN.log keeps what every rank has to say, also what is not shown.
+std::string log_file_of(const spec::RunPlan& plan, int rank) {
+  std::error_code failed;  // a folder that cannot be made is refused when the run begins
+  std::filesystem::create_directories(plan.run.directory, failed);
+  return failed ? "" : text(plan.run.directory, "/rank", rank, ".log");
+}
+
 int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
-  const auto world = init({.deadline = deadline_of(plan), .show_all_ranks = plan.run.log_all_ranks});
+  const auto world = init({.deadline = deadline_of(plan),
+                           .show_all_ranks = plan.run.log_all_ranks,
+                           .log_file = log_file_of(plan, launch::place_from_environment().rank)});
   const std::string layout = options.layout.empty() ? to_string(spec::layout_of(plan, world->size())) : options.layout;
   const train::Summary summary = train::run(plan, layout, *world);
   if (world->rank() != 0) return 0;

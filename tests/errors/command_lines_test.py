@@ -81,6 +81,7 @@ def check_right_ones():
         assert [m["step"] for m in metrics] == [1, 2, 3, 4, 5]
         assert set(metrics[0]) == {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_s", "skipped"}
         assert json.loads(pathlib.Path(folder, "run", "summary.json").read_text()) == summary
+        assert "205184 parameters" in pathlib.Path(folder, "run", "rank1.log").read_text(), "every rank has a log of its own"
         trace = json.loads(pathlib.Path(folder, "run", "trace.json").read_text())["traceEvents"]
         assert {(e["pid"], e["tid"]) for e in trace if e["ph"] == "X"} == {(0, 0), (0, 1), (1, 0), (1, 1)}
         generated = json.loads(lockstep("generate", "--run", f"{folder}/run", "--prompt", "1,2,3", "--tokens", "4", "--json").stdout)

@@ -5,6 +5,9 @@
 #include <spdlog/spdlog.h>
 
 #include <mutex>
+#include <string>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep::log {
 namespace {
@@ -51,11 +54,14 @@ void configure(const Options& options) {
   const std::lock_guard lock(s.mutex);
   s.options = options;
   s.file.reset();
-  if (!options.also_to_file.empty()) {
+  if (options.also_to_file.empty()) return;
+  try {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.also_to_file, true);
     s.file = std::make_shared<spdlog::logger>("file", sink);
     s.file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
     s.file->flush_on(spdlog::level::info);
+  } catch (const spdlog::spdlog_ex& error) {
+    throw InvalidArgument(text("cannot write the log ", options.also_to_file, ": ", error.what()));
   }
 }
 

@@ -16,7 +16,8 @@ struct Options {
   std::string also_to_file;  // empty: none
 };
 
-// Applies to the whole process from now on. With ranks as threads, `rank` is per thread: see set_thread_rank.
+// Applies to the whole process from now on. throws InvalidArgument when the file cannot be written.
+// With ranks as threads, `rank` is per thread: see set_thread_rank.
 void configure(const Options& options);
 void set_thread_rank(int rank);
 

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <thread>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep {
 namespace {
 
@@ -47,6 +49,11 @@ TEST(Log, EveryRankHasAFileOfItsOwn) {
   const std::string kept((std::istreambuf_iterator<char>(file)), {});
   EXPECT_THAT(kept, HasSubstr("kept here, not shown"));
   EXPECT_THAT(kept, HasSubstr("shown and kept"));
+  log::configure({});
+}
+
+TEST(Log, AFileThatCannotBeWrittenIsNamed) {
+  EXPECT_THROW(log::configure({.also_to_file = "/proc/rank0.log"}), InvalidArgument);
   log::configure({});
 }
 
