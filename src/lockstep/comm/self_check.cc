@@ -184,7 +184,7 @@ std::vector<char> expected_output(const Exercise& exercise, int rank, int size) 
     case Operation::receive:
       output = inputs[static_cast<size_t>((rank + size - 1) % size)];
       break;
-    case Operation::barrier:
+    default:
       output = inputs[static_cast<size_t>(rank)];
       break;
   }
@@ -213,8 +213,7 @@ StartedExercise::StartedExercise(ProcessGroup& group, const Exercise& exercise, 
     case Operation::all_gather:
       if (exercise.in_place) input_ = output_ + rank_ * exercise.count * element;
       break;
-    case Operation::send:
-    case Operation::receive:
+    default:
       break;
   }
   copy(input_, input.data(), static_cast<int64_t>(input.size()), false);

@@ -80,6 +80,8 @@ struct Collectives::Execution {
 };
 
 void Collectives::execute(const Call& call, double deadline_s, const Patience& patience) {
+  const bool is_new = call.operation > Operation::broadcast && call.operation < Operation::send;
+  if (is_new || call.uneven()) throw Unsupported(text(describe(call), ": this backend has no such operation yet"));
   Execution execution{*this, call, patience};
   const Buffer& exposed = exposed_buffer(call);
   execution.place.call = info_of(call, view_.segment->reachable(exposed.data, exposed.bytes()));
@@ -96,7 +98,7 @@ void Collectives::execute(const Call& call, double deadline_s, const Patience& p
 void Collectives::Execution::announce() {
   Slot& own = slot(rank());
   own.call.store(place.call);
-  if (place.call.tag_hash != 0) own.tag.store(place.call.tag);
+  if (place.call.detail_hash != 0) own.tag.store(place.call.tag);
   if (is_inline()) {
     const bool gives =
         call.operation != Operation::barrier && (call.operation != Operation::broadcast || call.peer == rank());
@@ -159,7 +161,7 @@ void Collectives::Execution::raise_mismatch() {
   for (int r = 0; r < size(); ++r) {
     if (slot(r).sequence.load() != place.number) continue;
     CallInfo theirs = slot(r).call.load();
-    if (theirs.tag_hash != 0) theirs.tag = slot(r).tag.load();
+    if (theirs.detail_hash != 0) theirs.tag = slot(r).tag.load();
     ranks_by_call[describe(theirs, view().world_ranks())].push_back(view().world_ranks()[static_cast<size_t>(r)]);
   }
   std::vector<std::string> lines;
@@ -220,9 +222,7 @@ void Collectives::Execution::move_inline() {
     case Operation::broadcast:
       if (rank() != call.peer) copy(output(), slot(call.peer).data, bytes(), false);
       return;
-    case Operation::barrier:
-    case Operation::send:
-    case Operation::receive:
+    default:
       return;
   }
 }
@@ -242,9 +242,7 @@ void Collectives::Execution::move_directly() {
     case Operation::broadcast:
       if (rank() != call.peer) copy(output(), input_of(call.peer), bytes(), streaming());
       return;
-    case Operation::barrier:
-    case Operation::send:
-    case Operation::receive:
+    default:
       return;
   }
 }
@@ -259,9 +257,7 @@ void Collectives::Execution::move_staged() {
       return stage_all_gather();
     case Operation::broadcast:
       return stage_broadcast();
-    case Operation::barrier:
-    case Operation::send:
-    case Operation::receive:
+    default:
       return;
   }
 }

@@ -70,7 +70,8 @@ class HostGroup final : public ProcessGroup {
  private:
   struct Queued {
     Call call;
-    std::string tag;  // call.options.tag points here
+    std::string tag;  // call.options.tag and the counts point here
+    std::vector<int64_t> input_counts, output_counts;
     double deadline_s = 0;
     trace::Recorder* recorder = nullptr;
     std::shared_ptr<Work::State> state;
@@ -105,8 +106,5 @@ class HostGroup final : public ProcessGroup {
   bool destroyed_ = false;
   std::thread thread_;
 };
-
-// Throws InvalidArgument for a call that no group of this size could execute.
-void validate(const Call& call, int rank, int size);
 
 }  // namespace lockstep::comm::host

@@ -17,7 +17,6 @@
 
 namespace lockstep::comm::host {
 
-inline constexpr int kMaxRanks = 64;
 inline constexpr int kMaxGroups = 4096;
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPage = 4096;
@@ -101,6 +100,7 @@ struct alignas(kCacheLine) Slot {
     Addresses address;
   };
   SharedTag tag;
+  SharedCounts counts;  // of uneven calls
 
   Slot() {}
 };

@@ -138,7 +138,7 @@ void Messages::start(Message& message, ChannelEnd& end) {
   message.started_s = now_s();
   message.deadline.started_s = message.started_s;
   end.call.store(message.place.call);
-  if (message.place.call.tag_hash != 0) end.tag.store(message.place.call.tag);
+  if (message.place.call.detail_hash != 0) end.tag.store(message.place.call.tag);
   end.active.store(message.place.number);
 }
 
@@ -162,7 +162,7 @@ bool Messages::send_fragments(Message& message, int peer) {
     if (put - channel.receiver.fragments.load() == kFragments) return false;
     Fragment& fragment = channel.fragments[put % kFragments];
     fragment.call.store(message.place.call);
-    if (message.place.call.tag_hash != 0) fragment.tag.store(message.place.call.tag);
+    if (message.place.call.detail_hash != 0) fragment.tag.store(message.place.call.tag);
     fragment.offset = message.moved_bytes;
     fragment.bytes = fetched ? bytes : std::min(kFragmentBytes, bytes - message.moved_bytes);
     fragment.address = fetched ? view_.segment->encode(data) : 0;
@@ -197,8 +197,8 @@ bool Messages::receive_fragments(Message& message, int peer) {
 void Messages::check_fingerprint(const Message& message, const Fragment& fragment, int peer) const {
   const CallInfo& own = message.place.call;
   CallInfo theirs = fragment.call.load();
-  if (own.type == theirs.type && own.count == theirs.count && own.tag_hash == theirs.tag_hash) return;
-  if (theirs.tag_hash != 0) theirs.tag = fragment.tag.load();
+  if (own.type == theirs.type && own.count == theirs.count && own.detail_hash == theirs.detail_hash) return;
+  if (theirs.detail_hash != 0) theirs.tag = fragment.tag.load();
   const auto ranks = view_.world_ranks();
   health_.fail(Failure::Kind::protocol_mismatch,
                text("rank ", view_.world_rank(), ": ranks disagree on message ", message.place.number, " of group '",

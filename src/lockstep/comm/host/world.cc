@@ -112,7 +112,7 @@ void add_calls_of_member(const GroupView& view, int r, std::vector<std::string>&
   if (announced > member.completed.load()) {
     const Slot& slot = member.slots[announced % 2];
     CallInfo call = slot.call.load();
-    if (call.tag_hash != 0) call.tag = slot.tag.load();
+    if (call.detail_hash != 0) call.tag = slot.tag.load();
     calls.push_back(call_text(*view.group, call, "call", announced));
   }
   for (int peer = 0; peer < view.size(); ++peer) {
@@ -120,7 +120,7 @@ void add_calls_of_member(const GroupView& view, int r, std::vector<std::string>&
       const uint64_t number = end->active.load();
       if (number == 0) continue;
       CallInfo call = end->call.load();
-      if (call.tag_hash != 0) call.tag = end->tag.load();
+      if (call.detail_hash != 0) call.tag = end->tag.load();
       calls.push_back(call_text(*view.group, call, "message", number));
     }
   }
