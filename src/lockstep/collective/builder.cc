@@ -1,5 +1,7 @@
 #include "lockstep/collective/builder.h"
 
+#include "lockstep/collective/validate.h"
+
 namespace lockstep::collective {
 namespace {
 
@@ -13,34 +15,6 @@ int piece_count(const Builder::Options& options, int ranks) {
       return ranks * ranks;
   }
   return 0;
-}
-
-// What the operation defines input or output to hold on `rank` (the table in program.h).
-Held defined(const Program& program, int rank, Buffer buffer) {
-  using enum Operation;
-  const Held all{0, 1, program.pieces};
-  const Held own{rank, 1, 1};
-  const Held at_root = rank == program.root ? all : Held{};
-  const bool input = buffer == Buffer::input;
-  switch (program.operation) {
-    case broadcast:
-      return input ? at_root : all;
-    case reduce:
-      return input ? all : at_root;
-    case all_reduce:
-      return all;
-    case reduce_scatter:
-      return input ? all : own;
-    case all_gather:
-      return input ? own : all;
-    case scatter:
-      return input ? at_root : own;
-    case gather:
-      return input ? own : at_root;
-    case all_to_all:
-      return input ? Held{rank * program.ranks, 1, program.ranks} : Held{rank, program.ranks, program.ranks};
-  }
-  return {};
 }
 
 }  // namespace
@@ -153,6 +127,10 @@ void Builder::collect(int rank, Run run) {
   }
 }
 
+void Builder::collect(int rank, const Pieces& pieces) {
+  for (const Run& run : pieces) collect(rank, run);
+}
+
 void Builder::next_round() {
   for (const Update& update : updates_) place(update.rank, update.piece) = update.buffer;
   updates_.clear();
@@ -160,6 +138,7 @@ void Builder::next_round() {
 }
 
 Program Builder::finish() {
+  if (!updates_.empty()) next_round();
   for (int rank = 0; rank < program_.ranks; ++rank) {
     const Held& output = program_.held(rank, Buffer::output);
     for (int slot = 0; slot < output.count; ++slot) {

@@ -40,6 +40,7 @@ class Builder {
   // Copies what `rank` has in input to where it collects (output, or else scratch), so that it leaves in one message
   // with what is collected beside it.
   void collect(int rank, Run run);
+  void collect(int rank, const Pieces& pieces);
 
   void next_round();
 

@@ -16,4 +16,18 @@ Group everyone(const Builder& builder) {
   return group;
 }
 
+Pieces blocks_of(const Group& group, int first, int count) {
+  Pieces joined;
+  for (int member = first; member < first + count; ++member) {
+    for (const Run& run : group.block(member)) {
+      if (!joined.empty() && joined.back().first + joined.back().count == run.first) {
+        joined.back().count += run.count;
+      } else {
+        joined.push_back(run);
+      }
+    }
+  }
+  return joined;
+}
+
 }  // namespace lockstep::collective
