@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/collective/program.h"
@@ -37,11 +38,12 @@ class Builder {
   void move(int from, int to, const Pieces& pieces);
   void reduce(int from, int to, Run run) { pass(Step::Kind::receive_reduce, from, to, run); }
   void reduce(int from, int to, const Pieces& pieces);
-  // Copies what `rank` has in input to where it collects (output, or else scratch), so that it leaves in one message
-  // with what is collected beside it.
+  // Copies a run of `rank` to where it collects (output, or else scratch), so that it leaves in one message with what
+  // is collected beside it.
   void collect(int rank, Run run);
   void collect(int rank, const Pieces& pieces);
 
+  // A round in which nothing happened is none.
   void next_round();
 
   // Runs work(0), ..., work(count - 1), each from the current round on: they must concern different ranks. Ends after
@@ -51,7 +53,7 @@ class Builder {
     const int start = round_;
     int end = start;
     for (int i = 0; i < count; ++i) {
-      LOCKSTEP_CHECK(updates_.empty(), "side-by-side work begins and ends between rounds");
+      LOCKSTEP_CHECK(arrivals_.empty(), "side-by-side work begins and ends between rounds");
       round_ = start;
       work(i);
       end = std::max(end, round_);
@@ -62,22 +64,27 @@ class Builder {
   Program finish();
 
  private:
-  struct Update {
-    int rank, piece;
-    Buffer buffer;
+  // Where a rank has the newest value of a piece.
+  struct Place {
+    std::optional<Buffer> now;   // before this round; none: not here
+    std::optional<Buffer> next;  // after it, when it comes in this round
+    int round = -1;              // in which it came last; -1: it is input
   };
 
   void pass(Step::Kind kind, int from, int to, Run run);
+  void arrive(int rank, Run run, Buffer buffer);
   void append(int rank, const Step& step);
-  std::optional<Buffer>& place(int rank, int piece);
-  Buffer target(int rank, int piece) const;
+  Place& place(int rank, int piece);
+  // Where a rank puts a run that comes: output when it holds all of it, else scratch, so that it can leave as one
+  // again.
+  Buffer goal(int rank, Run run) const;
   bool adjacent(int rank, Buffer buffer, int piece) const;
+  void cut_scratch();
 
   Program program_;
   int round_ = 0;
-  std::vector<std::vector<std::optional<Buffer>>> place_;  // [rank][piece] before this round; none: not here
-  std::vector<std::vector<int>> updated_;                  // [rank][piece] last round in which it came; -1: never
-  std::vector<Update> updates_;                            // of this round
+  std::vector<std::vector<Place>> places_;     // [rank][piece]
+  std::vector<std::pair<int, int>> arrivals_;  // rank, piece: of this round
 };
 
 }  // namespace lockstep::collective
