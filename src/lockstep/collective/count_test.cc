@@ -76,6 +76,13 @@ TEST(Count, EqualsTheClosedFormsOnEveryRank) {
       EXPECT_THAT(of(reduce_scatter, "recursive"), same(log2_up(p), (p - 1) * size));
       EXPECT_THAT(of(all_gather, "recursive"), same(log2_up(p), (p - 1) * size));
     }
+    EXPECT_EQ(most_bytes(of(all_reduce, "naive")), (p - 1) * size);
+    EXPECT_EQ(most_bytes(of(reduce_scatter, "naive")), p * size);
+    EXPECT_EQ(most_bytes(of(all_gather, "naive")), p * (p - 1) * size);
+    EXPECT_EQ(most_bytes(of(all_to_all, "naive")), p * (p - 1) * size);
+    EXPECT_EQ(most_bytes(of(reduce, "binomial_tree")), size);
+    EXPECT_LE(most_bytes(of(gather, "binomial_tree")), p * size / 2);
+    EXPECT_EQ(most_bytes(of(reduce, "ring")), size);
     EXPECT_EQ(of(broadcast, "naive")[0], (Traffic{p - 1, (p - 1) * size, 0, 0}));
     EXPECT_EQ(of(broadcast, "binomial_tree")[0], (Traffic{log2_up(p), log2_up(p) * size, 0, 0}));
     EXPECT_EQ(of(broadcast, "ring")[0], (Traffic{p, size, 0, 0}));
