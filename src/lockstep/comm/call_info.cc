@@ -1,7 +1,6 @@
 #include "lockstep/comm/call_info.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "lockstep/base/text.h"
 
@@ -15,11 +14,13 @@ const Buffer& counted_buffer(const Call& call) {
   return output ? call.output : call.input;
 }
 
-void add_counts(CallInfo& info, const Call& call, int64_t ranks) {
+void add_counts(CallInfo& info, const Call& call, size_t ranks) {
   info.uneven = true;
   info.counts.assign(call.input_counts.begin(), call.input_counts.end());
   info.counts.insert(info.counts.end(), call.output_counts.begin(), call.output_counts.end());
-  info.count = std::accumulate(info.counts.begin(), info.counts.begin() + ranks, int64_t{0});
+  uint64_t sum = 0;  // of counts that may not have been validated
+  for (const int64_t count : Counts(info.counts).first(ranks)) sum += static_cast<uint64_t>(count);
+  info.count = static_cast<int64_t>(sum);
   if (call.operation != Operation::all_to_all) info.detail_hash ^= hash_of(info.counts);
 }
 
@@ -62,7 +63,7 @@ CallInfo info_of(const Call& call, bool reachable) {
     info.tag = call.options.tag;
   }
   if (call.uneven()) {
-    add_counts(info, call, static_cast<int64_t>(std::max(call.input_counts.size(), call.output_counts.size())));
+    add_counts(info, call, std::max(call.input_counts.size(), call.output_counts.size()));
   }
   return info;
 }

@@ -200,7 +200,21 @@ std::vector<Work> ProcessGroup::submit_batch(std::span<const Call> calls) {
   return works;
 }
 
-std::vector<Work> ProcessGroup::batch_async(std::span<const Message> messages, CallOptions options) {
+void ProcessGroup::run_batch(std::span<const Call> calls) {
+  std::exception_ptr first_error;
+  for (const Work& work : submit_batch(calls)) {
+    try {
+      work.wait();
+    } catch (...) {  // the caller's memory may be let go only when no message uses it
+      if (!first_error) first_error = std::current_exception();
+    }
+  }
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+namespace {
+
+std::vector<Call> calls_of(std::span<const Message> messages, const CallOptions& options) {
   std::vector<Call> calls;
   for (const Message& message : messages) {
     calls.push_back({.operation = message.operation,
@@ -212,19 +226,17 @@ std::vector<Work> ProcessGroup::batch_async(std::span<const Message> messages, C
       throw InvalidArgument(text("batch: ", describe(calls.back()), ": a batch holds sends and receives only"));
     }
   }
-  return submit_batch(calls);
+  return calls;
 }
 
+}  // namespace
+
 void ProcessGroup::batch(std::span<const Message> messages, CallOptions options) {
-  std::exception_ptr first_error;
-  for (const Work& work : batch_async(messages, options)) {
-    try {
-      work.wait();
-    } catch (...) {  // the caller's memory may be let go only when no message uses it
-      if (!first_error) first_error = std::current_exception();
-    }
-  }
-  if (first_error) std::rethrow_exception(first_error);
+  run_batch(calls_of(messages, options));
+}
+
+std::vector<Work> ProcessGroup::batch_async(std::span<const Message> messages, CallOptions options) {
+  return submit_batch(calls_of(messages, options));
 }
 
 }  // namespace lockstep::comm

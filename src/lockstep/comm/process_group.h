@@ -152,8 +152,10 @@ class ProcessGroup {
 
   virtual void run(const Call& call) = 0;
   virtual Work submit(const Call& call) = 0;
-  // Submits sends and receives that must make progress beside one another; all or, if one is invalid, none. A backend
-  // that would execute them one after the other overrides it.
+  // Sends and receives of one deadline that must make progress beside one another; all or, if one is invalid, none. As
+  // they are: every call is submitted, and run_batch waits for all. A backend whose submitted messages wait for one
+  // another, or that has a faster way, overrides them.
+  virtual void run_batch(std::span<const Call> calls);
   virtual std::vector<Work> submit_batch(std::span<const Call> calls);
 
   // The group of the listed ranks (of this group), in that order. Every listed rank calls it with the same list and

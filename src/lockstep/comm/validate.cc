@@ -1,5 +1,6 @@
 #include "lockstep/comm/validate.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "lockstep/base/error.h"
@@ -84,6 +85,10 @@ void validate_sizes(const Call& call, int rank, int size) {
     case Operation::all_to_all:
       if (call.uneven()) {
         validate_counts(call, call.input_counts, call.input, size, "input");
+        const bool in_place = call.input.data == call.output.data && call.input.count > 0 && call.output.count > 0;
+        if (in_place && !std::ranges::equal(call.input_counts, call.output_counts)) {
+          refuse(call, "in place, the counts sent and received must be the same");
+        }
         return validate_counts(call, call.output_counts, call.output, size, "output");
       }
       if (call.input.count % size != 0) {

@@ -57,12 +57,17 @@ double HostGroup::deadline_s(const Call& call) const {
 void HostGroup::run(const Call& call) {
   validate(call, rank(), size());
   if (is_message(call.operation)) {
-    messages_.run(call, deadline_s(call), recorder_);
+    messages_.run({&call, 1}, deadline_s(call), recorder_);
   } else if (pending_.load(std::memory_order_acquire) == 0) {
     execute(call, deadline_s(call), recorder_, of_caller_);
   } else {
     submit(call).wait();
   }
+}
+
+void HostGroup::run_batch(std::span<const Call> calls) {
+  for (const Call& call : calls) validate(call, rank(), size());
+  if (!calls.empty()) messages_.run(calls, deadline_s(calls.front()), recorder_);
 }
 
 Work HostGroup::submit(const Call& call) {

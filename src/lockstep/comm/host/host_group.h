@@ -58,6 +58,7 @@ class HostGroup final : public ProcessGroup {
 
   void run(const Call& call) override;
   Work submit(const Call& call) override;
+  void run_batch(std::span<const Call> calls) override;
   std::unique_ptr<ProcessGroup> split(std::span<const int> ranks, std::string_view name) override;
   Registered allocate(int64_t bytes) override;
   void check() const override;

@@ -103,6 +103,8 @@ struct alignas(kCacheLine) Slot {
   SharedCounts counts;  // of uneven calls
 
   Slot() {}
+  // For a report, at any time, by a rank of a group of `ranks`.
+  CallInfo info(int ranks) const { return call.load(tag, &counts, ranks); }
 };
 
 struct Member {

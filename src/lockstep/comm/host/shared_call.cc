@@ -2,19 +2,26 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace lockstep::comm::host {
 
-CallInfo SharedCall::load() const {
+CallInfo SharedCall::load(const SharedTag& tag, const SharedCounts* counts, int ranks) const {
   const uint64_t head = head_.load(std::memory_order_relaxed);
-  return {.operation = static_cast<Operation>(head & 0xff),
-          .type = static_cast<DataType>(head >> 8 & 0xff),
-          .reduction = static_cast<Reduction>(head >> 16 & 0xff),
-          .reachable = (head & kReachableBit) != 0,
-          .uneven = (head & kUnevenBit) != 0,
-          .peer = static_cast<int32_t>(head >> 32),
-          .count = count_.load(std::memory_order_relaxed),
-          .detail_hash = detail_hash_.load(std::memory_order_relaxed)};
+  CallInfo info{.operation = static_cast<Operation>(head & 0xff),
+                .type = static_cast<DataType>(head >> 8 & 0xff),
+                .reduction = static_cast<Reduction>(head >> 16 & 0xff),
+                .reachable = (head & kReachableBit) != 0,
+                .uneven = (head & kUnevenBit) != 0,
+                .peer = static_cast<int32_t>(head >> 32),
+                .count = count_.load(std::memory_order_relaxed),
+                .detail_hash = detail_hash_.load(std::memory_order_relaxed)};
+  if (info.detail_hash != 0) info.tag = tag.load();
+  if (!info.uneven || counts == nullptr) return info;
+  const int lists = info.counts_differ_by_rank() ? 2 : 1;
+  for (int i = 0; i < lists * ranks; ++i) info.counts.push_back((*counts)[i]);
+  info.count = std::accumulate(info.counts.begin(), info.counts.begin() + ranks, int64_t{0});
+  return info;
 }
 
 void SharedTag::store(std::string_view tag) {

@@ -13,37 +13,6 @@ inline constexpr int kMaxRanks = 64;
 
 // Words are relaxed atomics because reports read them at any time; the sequence number beside them orders the reads
 // that matter. Tags are cut to what fits, their hash is of the whole.
-class SharedCall {
- public:
-  void store(const CallInfo& call) {
-    head_.store(pack(call), std::memory_order_relaxed);
-    count_.store(call.counts_differ_by_rank() ? 0 : call.count, std::memory_order_relaxed);
-    detail_hash_.store(call.detail_hash, std::memory_order_relaxed);
-  }
-  // Without tag and counts, which lie elsewhere so that this part fits the first cache line of a slot.
-  CallInfo load() const;
-  // The comparison on the fast path.
-  bool same_call(const SharedCall& other) const {
-    constexpr auto relaxed = std::memory_order_relaxed;
-    return ((head_.load(relaxed) ^ other.head_.load(relaxed)) & ~kReachableBit) == 0 &&
-           count_.load(relaxed) == other.count_.load(relaxed) &&
-           detail_hash_.load(relaxed) == other.detail_hash_.load(relaxed);
-  }
-  bool reachable() const { return (head_.load(std::memory_order_relaxed) & kReachableBit) != 0; }
-
- private:
-  static constexpr uint64_t kReachableBit = uint64_t{1} << 24;
-  static constexpr uint64_t kUnevenBit = uint64_t{1} << 25;
-  static uint64_t pack(const CallInfo& call) {
-    return static_cast<uint64_t>(call.operation) | static_cast<uint64_t>(call.type) << 8 |
-           static_cast<uint64_t>(call.reduction) << 16 | (call.reachable ? kReachableBit : 0) |
-           (call.uneven ? kUnevenBit : 0) | static_cast<uint64_t>(static_cast<uint32_t>(call.peer)) << 32;
-  }
-  std::atomic<uint64_t> head_{0};
-  std::atomic<int64_t> count_{0};
-  std::atomic<uint64_t> detail_hash_{0};
-};
-
 class SharedTag {
  public:
   void store(std::string_view tag);
@@ -64,6 +33,39 @@ class SharedCounts {
 
  private:
   std::atomic<int64_t> words_[2 * kMaxRanks] = {};
+};
+
+// The rest of a CallInfo.
+class SharedCall {
+ public:
+  void store(const CallInfo& call) {
+    head_.store(pack(call), std::memory_order_relaxed);
+    count_.store(call.counts_differ_by_rank() ? 0 : call.count, std::memory_order_relaxed);
+    detail_hash_.store(call.detail_hash, std::memory_order_relaxed);
+  }
+  // Tag and counts lie elsewhere so that this part fits the first cache line of a slot.
+  //   counts  of a collective; null for a message, which has none
+  CallInfo load(const SharedTag& tag, const SharedCounts* counts = nullptr, int ranks = 0) const;
+  // The comparison on the fast path.
+  bool same_call(const SharedCall& other) const {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    return ((head_.load(relaxed) ^ other.head_.load(relaxed)) & ~kReachableBit) == 0 &&
+           count_.load(relaxed) == other.count_.load(relaxed) &&
+           detail_hash_.load(relaxed) == other.detail_hash_.load(relaxed);
+  }
+  bool reachable() const { return (head_.load(std::memory_order_relaxed) & kReachableBit) != 0; }
+
+ private:
+  static constexpr uint64_t kReachableBit = uint64_t{1} << 24;
+  static constexpr uint64_t kUnevenBit = uint64_t{1} << 25;
+  static uint64_t pack(const CallInfo& call) {
+    return static_cast<uint64_t>(call.operation) | static_cast<uint64_t>(call.type) << 8 |
+           static_cast<uint64_t>(call.reduction) << 16 | (call.reachable ? kReachableBit : 0) |
+           (call.uneven ? kUnevenBit : 0) | static_cast<uint64_t>(static_cast<uint32_t>(call.peer)) << 32;
+  }
+  std::atomic<uint64_t> head_{0};
+  std::atomic<int64_t> count_{0};
+  std::atomic<uint64_t> detail_hash_{0};
 };
 
 }  // namespace lockstep::comm::host
