@@ -74,7 +74,7 @@ Division division(Operation operation);
 //             balanced tree over the ranks ((r0+r1)+(r2+r3))..., and rounded once. Each message carries one rank's
 //             input
 //   per_hop   each receive_reduce rounds; the operand of the lower rank of the two stands left
-// The results are the same bits on all ranks either way.
+// The results are the same bits on all ranks either way. An average is the sum, divided by each rank in its output.
 enum class Rounding : uint8_t { none, once, per_hop };
 std::string_view name(Rounding rounding);  // "per_hop"
 
