@@ -177,6 +177,9 @@ class ProcessGroup {
 
   // -- the operations, written on run and submit -------------------------------------------------------------------
   // All throw PeerLost, DeadlineExceeded, ProtocolMismatch; InvalidArgument for a call no group could execute.
+  // A rank sends, in elements and at least: all_reduce 2 (size-1)/size n; reduce_scatter, all_gather (size-1) n;
+  // broadcast and reduce n, but for one end; scatter's root (size-1) n; gather n; all_to_all (size-1) n. Uneven: the
+  // parts that are for others, and all_gather its own part size-1 times.
 
   // in_out [n] on every rank <- the reduction over ranks.
   void all_reduce(Buffer in_out, Reduction reduction, CallOptions options = {});
