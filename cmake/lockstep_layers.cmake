@@ -1,5 +1,5 @@
-# lockstep_layer(NAME [TORCH] [DEPS layer...] [PRIVATE_PACKAGES target...])
-#   lockstep_NAME: a static library of every .cc under src/lockstep/NAME (header-only: an interface library), and
+# lockstep_layer(NAME [TORCH] [DEPS layer...] [PRIVATE_PACKAGES target...] [EXCLUDE file...])
+#   lockstep_NAME: a static library of every .cc under src/lockstep/NAME but those (header-only: an interface library), and
 #   NAME_test: a GoogleTest binary of every *_test.cc there, registered with ctest.
 # lockstep_executable_options(TARGET [TORCH]) gives warnings, sanitizers and the shared precompiled header.
 
@@ -47,9 +47,10 @@ function(lockstep_executable_options target)
 endfunction()
 
 function(lockstep_layer name)
-  cmake_parse_arguments(ARG "TORCH" "" "DEPS;PRIVATE_PACKAGES" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "" "DEPS;PRIVATE_PACKAGES;EXCLUDE" ${ARGN})
   set(target lockstep_${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  list(REMOVE_ITEM sources ${ARG_EXCLUDE})
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

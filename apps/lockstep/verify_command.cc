@@ -14,6 +14,8 @@
 #include "lockstep/distributed/collectives.h"
 #include "lockstep/distributed/init.h"
 #include "lockstep/launch/launch.h"
+#include "lockstep/launch/mpirun.h"
+#include "lockstep/launch/world.h"
 #include "lockstep/spec/layout.h"
 #include "lockstep/spec/toml.h"
 #include "lockstep/train/plain_loop.h"
@@ -66,7 +68,9 @@ std::vector<train::RunRecord> run_as_processes(const VerifyOptions& options, con
   std::vector<std::string> command{own_path(),    "verify",          options.config, "--layouts", layout,
                                    "--precision", options.precision, "--record",     folder};
   for (const std::string& setting : options.overrides) command.insert(command.end(), {"--set", setting});
-  const int code = launch::launch({.ranks = ranks, .command = command, .prefix_output = true});
+  const int code = options.backend == "mpi"
+                       ? launch::mpirun({.ranks = ranks, .command = command})
+                       : launch::launch({.ranks = ranks, .command = command, .prefix_output = true});
   std::vector<train::RunRecord> records;
   for (int rank = 0; rank < ranks && code == 0; ++rank)
     records.push_back(train::read_record(record_file(folder, rank)));
@@ -147,6 +151,11 @@ int verify(const VerifyOptions& options) {
   for (const std::string& name : names) layouts.push_back(spec::parse_layout(name));
   for (const spec::Layout& layout : layouts) plan_of(options, layout);  // refuse before anything runs
   if (!options.record.empty()) return leave_record(plan_of(options, layouts.at(0)), options.record);
+  if (const launch::Place place = launch::place_from_environment(); place.world_size > 1) {
+    throw InvalidArgument(text("verify starts the ranks of each layout itself, but ", place.launcher, " started ",
+                               place.world_size, " of it; start one, and choose with --backend"));
+  }
+  if (options.backend != "in_process") launch::find_backend(options.backend);  // refuses what is not there
 
   prepare_rank_thread(1);
   std::map<std::pair<int64_t, spec::Reduction>, train::RunRecord> references;
@@ -181,14 +190,16 @@ void add_verify(CLI::App& app, Chosen& chosen) {
   command->add_option("--precision", options->precision, "fp64 or fp32")
       ->check(CLI::IsMember({"fp64", "fp32"}))
       ->capture_default_str();
-  command->add_option("--backend", options->backend, "in_process (ranks are threads) or shared_memory (processes)")
-      ->check(CLI::IsMember({"in_process", "shared_memory"}))
+  command
+      ->add_option("--backend", options->backend,
+                   "in_process (ranks are threads), shared_memory (processes) or mpi (starts mpirun)")
+      ->check(CLI::IsMember({"in_process", "shared_memory", "mpi"}))
       ->capture_default_str();
   command->add_option("--set", options->overrides, "section.key=value, over the file's")
       ->take_all()
       ->allow_extra_args(false);
   command->add_flag("--json", options->json, "print one JSON document");
-  command->add_option("--record", options->record)->group("");  // for the rank processes of shared_memory
+  command->add_option("--record", options->record)->group("");  // for rank processes
   command->callback([&chosen, options] { chosen = [options] { return verify(*options); }; });
 }
 

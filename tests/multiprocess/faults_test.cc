@@ -52,6 +52,23 @@ RANK_PROGRAM(reduces_forever) {
   }
 }
 
+// The same of exchanges, and of messages larger than what is in flight at once.
+RANK_PROGRAM(exchanges_forever) {
+  announce_all(world);
+  const int ranks = world.size(), right = (world.rank() + 1) % ranks, left = (world.rank() + ranks - 1) % ranks;
+  std::vector<float> in(300'000), out(300'000);
+  const std::vector<int64_t> counts{0, 100'000, 50'000};
+  const std::vector<int64_t> received(3, counts[static_cast<size_t>(world.rank())]);
+  const int64_t total = 3 * received[0];
+  while (true) {
+    world.all_to_all(f32(in), f32(out));
+    world.all_to_all_uneven({.data = in.data(), .count = 150'000}, counts, {.data = out.data(), .count = total},
+                            received);
+    world.batch(std::vector<comm::Message>{{comm::Operation::receive, f32(out), left},
+                                           {comm::Operation::send, f32(in), right}});
+  }
+}
+
 RANK_PROGRAM(idles) {
   announce_all(world);
   while (true) std::this_thread::sleep_for(milliseconds(100));
@@ -91,8 +108,8 @@ RANK_PROGRAM(waits_for_a_message) {
 
 class Killed : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(While, Killed,
-                         testing::Values("reduces_forever", "idles", "computes_beside_asynchronous_calls",
-                                         "uses_subgroup", "waits_for_a_message"));
+                         testing::Values("reduces_forever", "exchanges_forever", "idles",
+                                         "computes_beside_asynchronous_calls", "uses_subgroup", "waits_for_a_message"));
 
 TEST_P(Killed, RankEndsTheOthersWithinASecond) {
   Job job({.program = GetParam(), .ranks = 3});
@@ -144,19 +161,44 @@ TEST(Launcher, KilledTakesItsRanksAlong) {
 
 // -- errors that ranks make -----------------------------------------------------------------------------------------
 
+// Rank 0 differs from the others in `arguments[0]`.
 RANK_PROGRAM(disagrees) {
-  std::vector<float> values(static_cast<size_t>(world.rank() == 0 ? 4 : 6));
-  world.all_reduce(f32(values), comm::Reduction::sum);
+  const bool differs = world.rank() == 0;
+  std::vector<float> values(12), others(12);
+  const comm::Buffer four{.data = values.data(), .count = 4}, whole = f32(others);
+  const std::vector<int64_t> counts = differs ? std::vector<int64_t>{1, 5, 6} : std::vector<int64_t>{4, 4, 4};
+  const comm::Buffer some{.data = values.data(), .count = differs ? 4 : 6};
+  if (arguments[0] == "count") world.all_reduce(some, comm::Reduction::sum);
+  if (arguments[0] == "root") world.gather(four, whole, differs ? 1 : 0);
+  if (arguments[0] == "operation") differs ? world.scatter(whole, four, 0) : world.broadcast(four, 0);
+  if (arguments[0] == "reduction") {
+    world.reduce(four, four, 0, differs ? comm::Reduction::min : comm::Reduction::max);
+  }
+  if (arguments[0] == "counts") world.all_to_all_uneven(f32(values), counts, whole, std::vector<int64_t>{4, 4, 4});
 }
 
-TEST(RankErrors, DisagreementOnEveryRank) {
-  const JobResult result = run_job({.program = "disagrees", .ranks = 3});
+struct DisagreementCase {
+  const char *about, *rank_0, *others;
+};
+
+class Disagreement : public testing::TestWithParam<DisagreementCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    About, Disagreement,
+    testing::Values(DisagreementCase{"count", "all_reduce(sum) of 4 f32", "all_reduce(sum) of 6 f32"},
+                    DisagreementCase{"root", "gather of 4 f32 to rank 1", "gather of 4 f32 to rank 0"},
+                    DisagreementCase{"operation", "scatter of 4 f32 from rank 0", "broadcast of 4 f32 from rank 0"},
+                    DisagreementCase{"reduction", "reduce(min) of 4 f32", "reduce(max) of 4 f32"},
+                    DisagreementCase{"counts", "sending 1, 5, 6", "sending 4, 4, 4"}),
+    [](const auto& info) { return std::string(info.param.about); });
+
+TEST_P(Disagreement, IsNamedOnEveryRank) {
+  const JobResult result = run_job({.program = "disagrees", .arguments = {GetParam().about}, .ranks = 3});
   EXPECT_EQ(result.exit_code, 3);
   for (const char* const rank :
        {"[0] ProtocolMismatch: rank 0", "[1] ProtocolMismatch: rank 1", "[2] ProtocolMismatch: rank 2"}) {
     EXPECT_THAT(result.output, HasSubstr(rank));
   }
-  EXPECT_THAT(result.output, AllOf(HasSubstr("4 f32"), HasSubstr("6 f32")));
+  EXPECT_THAT(result.output, AllOf(HasSubstr(GetParam().rank_0), HasSubstr(GetParam().others)));
 }
 
 RANK_PROGRAM(swaps_groups) {

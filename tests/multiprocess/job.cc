@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -38,11 +39,11 @@ int run_as_rank(const std::string& program, std::span<const std::string> argumen
     try {
       programs().at(program)(*world, arguments);
     } catch (const Error& error) {
-      std::cerr << error.type_name() << ": " << error.what() << std::endl;
+      std::cerr << text(error.type_name(), ": ", error.what(), "\n");
       std::_Exit(error.exit_code());
     }
   } catch (const Error& error) {
-    std::cerr << error.type_name() << ": " << error.what() << std::endl;
+    std::cerr << text(error.type_name(), ": ", error.what(), "\n");
     return error.exit_code();
   }
   return 0;
@@ -65,12 +66,15 @@ RankProgramEntry::RankProgramEntry(const char* name, RankProgram program) {
 }
 
 Job::Job(const JobOptions& options) : start_s_(now_s()) {
-  std::vector<std::string> arguments{"multiprocess_test",
-                                     kAsLauncher,
-                                     std::to_string(options.ranks),
-                                     std::to_string(static_cast<int64_t>(options.deadline_s * 1000)),
-                                     options.command,
-                                     options.program};
+  const std::string own_path = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::string> arguments = options.launcher;
+  if (arguments.empty()) {
+    arguments = {own_path, kAsLauncher, std::to_string(options.ranks),
+                 std::to_string(static_cast<int64_t>(options.deadline_s * 1000)), options.command};
+  } else {
+    arguments.insert(arguments.end(), {own_path, kAsRank});
+  }
+  arguments.push_back(options.program);
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -81,7 +85,7 @@ Job::Job(const JobOptions& options) : start_s_(now_s()) {
   if (launcher_ == 0) {
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
-    execv("/proc/self/exe", pointers.data());
+    execvp(pointers.front(), pointers.data());
     _exit(126);
   }
   close(ends[1]);

@@ -34,6 +34,8 @@ struct JobOptions {
   int ranks = 2;
   double deadline_s = 60;
   std::string command;  // another program, with arguments before `program`; empty: this binary
+  // Another launcher and its arguments, which starts this binary; `ranks`, `deadline_s` and `command` are not used.
+  std::vector<std::string> launcher{};
 };
 
 struct JobResult {
@@ -45,6 +47,7 @@ struct JobResult {
 // A job under way. Everything it printed so far can be waited for.
 class Job {
  public:
+  // A launcher that cannot be started ends with exit code 126.
   explicit Job(const JobOptions& options);
   ~Job();
   Job(const Job&) = delete;

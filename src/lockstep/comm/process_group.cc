@@ -1,5 +1,9 @@
 #include "lockstep/comm/process_group.h"
 
+#include <exception>
+
+#include "lockstep/comm/validate.h"
+
 namespace lockstep::comm {
 
 std::string_view name(DataType type) {
@@ -13,8 +17,8 @@ std::string_view name(Reduction reduction) {
 }
 
 std::string_view name(Operation operation) {
-  constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                         "send",       "receive",        "barrier"};
+  constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter",
+                                         "gather",     "all_to_all",     "send",       "receive",   "barrier"};
   return kNames[static_cast<int>(operation)];
 }
 
@@ -50,12 +54,48 @@ Work ProcessGroup::reduce_scatter_async(Buffer input, Buffer output, Reduction r
                  .options = options});
 }
 
+void ProcessGroup::reduce_scatter_uneven(Buffer input, Buffer output, Counts counts, Reduction reduction,
+                                         CallOptions options) {
+  run({.operation = Operation::reduce_scatter,
+       .input = input,
+       .output = output,
+       .reduction = reduction,
+       .options = options,
+       .input_counts = counts});
+}
+
+Work ProcessGroup::reduce_scatter_uneven_async(Buffer input, Buffer output, Counts counts, Reduction reduction,
+                                               CallOptions options) {
+  return submit({.operation = Operation::reduce_scatter,
+                 .input = input,
+                 .output = output,
+                 .reduction = reduction,
+                 .options = options,
+                 .input_counts = counts});
+}
+
 void ProcessGroup::all_gather(Buffer input, Buffer output, CallOptions options) {
   run({.operation = Operation::all_gather, .input = input, .output = output, .options = options});
 }
 
 Work ProcessGroup::all_gather_async(Buffer input, Buffer output, CallOptions options) {
   return submit({.operation = Operation::all_gather, .input = input, .output = output, .options = options});
+}
+
+void ProcessGroup::all_gather_uneven(Buffer input, Buffer output, Counts counts, CallOptions options) {
+  run({.operation = Operation::all_gather,
+       .input = input,
+       .output = output,
+       .options = options,
+       .output_counts = counts});
+}
+
+Work ProcessGroup::all_gather_uneven_async(Buffer input, Buffer output, Counts counts, CallOptions options) {
+  return submit({.operation = Operation::all_gather,
+                 .input = input,
+                 .output = output,
+                 .options = options,
+                 .output_counts = counts});
 }
 
 void ProcessGroup::broadcast(Buffer in_out, int root, CallOptions options) {
@@ -65,6 +105,68 @@ void ProcessGroup::broadcast(Buffer in_out, int root, CallOptions options) {
 Work ProcessGroup::broadcast_async(Buffer in_out, int root, CallOptions options) {
   return submit(
       {.operation = Operation::broadcast, .input = in_out, .output = in_out, .peer = root, .options = options});
+}
+
+void ProcessGroup::reduce(Buffer input, Buffer output, int root, Reduction reduction, CallOptions options) {
+  run({.operation = Operation::reduce,
+       .input = input,
+       .output = output,
+       .reduction = reduction,
+       .peer = root,
+       .options = options});
+}
+
+Work ProcessGroup::reduce_async(Buffer input, Buffer output, int root, Reduction reduction, CallOptions options) {
+  return submit({.operation = Operation::reduce,
+                 .input = input,
+                 .output = output,
+                 .reduction = reduction,
+                 .peer = root,
+                 .options = options});
+}
+
+void ProcessGroup::scatter(Buffer input, Buffer output, int root, CallOptions options) {
+  run({.operation = Operation::scatter, .input = input, .output = output, .peer = root, .options = options});
+}
+
+Work ProcessGroup::scatter_async(Buffer input, Buffer output, int root, CallOptions options) {
+  return submit({.operation = Operation::scatter, .input = input, .output = output, .peer = root, .options = options});
+}
+
+void ProcessGroup::gather(Buffer input, Buffer output, int root, CallOptions options) {
+  run({.operation = Operation::gather, .input = input, .output = output, .peer = root, .options = options});
+}
+
+Work ProcessGroup::gather_async(Buffer input, Buffer output, int root, CallOptions options) {
+  return submit({.operation = Operation::gather, .input = input, .output = output, .peer = root, .options = options});
+}
+
+void ProcessGroup::all_to_all(Buffer input, Buffer output, CallOptions options) {
+  run({.operation = Operation::all_to_all, .input = input, .output = output, .options = options});
+}
+
+Work ProcessGroup::all_to_all_async(Buffer input, Buffer output, CallOptions options) {
+  return submit({.operation = Operation::all_to_all, .input = input, .output = output, .options = options});
+}
+
+void ProcessGroup::all_to_all_uneven(Buffer input, Counts input_counts, Buffer output, Counts output_counts,
+                                     CallOptions options) {
+  run({.operation = Operation::all_to_all,
+       .input = input,
+       .output = output,
+       .options = options,
+       .input_counts = input_counts,
+       .output_counts = output_counts});
+}
+
+Work ProcessGroup::all_to_all_uneven_async(Buffer input, Counts input_counts, Buffer output, Counts output_counts,
+                                           CallOptions options) {
+  return submit({.operation = Operation::all_to_all,
+                 .input = input,
+                 .output = output,
+                 .options = options,
+                 .input_counts = input_counts,
+                 .output_counts = output_counts});
 }
 
 void ProcessGroup::send(Buffer input, int peer, CallOptions options) {
@@ -89,6 +191,52 @@ void ProcessGroup::barrier(CallOptions options) {
 
 Work ProcessGroup::barrier_async(CallOptions options) {
   return submit({.operation = Operation::barrier, .options = options});
+}
+
+std::vector<Work> ProcessGroup::submit_batch(std::span<const Call> calls) {
+  for (const Call& call : calls) validate(call, rank(), size());
+  std::vector<Work> works;
+  for (const Call& call : calls) works.push_back(submit(call));
+  return works;
+}
+
+void ProcessGroup::run_batch(std::span<const Call> calls) {
+  std::exception_ptr first_error;
+  for (const Work& work : submit_batch(calls)) {
+    try {
+      work.wait();
+    } catch (...) {  // the caller's memory may be let go only when no message uses it
+      if (!first_error) first_error = std::current_exception();
+    }
+  }
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+namespace {
+
+std::vector<Call> calls_of(std::span<const Message> messages, const CallOptions& options) {
+  std::vector<Call> calls;
+  for (const Message& message : messages) {
+    calls.push_back({.operation = message.operation,
+                     .input = message.buffer,
+                     .output = message.buffer,
+                     .peer = message.peer,
+                     .options = options});
+    if (!is_message(message.operation)) {
+      throw InvalidArgument(text("batch: ", describe(calls.back()), ": a batch holds sends and receives only"));
+    }
+  }
+  return calls;
+}
+
+}  // namespace
+
+void ProcessGroup::batch(std::span<const Message> messages, CallOptions options) {
+  run_batch(calls_of(messages, options));
+}
+
+std::vector<Work> ProcessGroup::batch_async(std::span<const Message> messages, CallOptions options) {
+  return submit_batch(calls_of(messages, options));
 }
 
 }  // namespace lockstep::comm

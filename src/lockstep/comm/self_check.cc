@@ -1,243 +1,78 @@
 #include "lockstep/comm/self_check.h"
 
-#include <bit>
-#include <cmath>
-#include <cstring>
+#include <algorithm>
+#include <memory>
+#include <random>
 
 #include "lockstep/base/units.h"
 #include "lockstep/comm/reduce.h"
 
 namespace lockstep::comm {
-namespace {
-
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-uint16_t to_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  const auto below = static_cast<uint16_t>(bits >> 16);
-  const uint32_t rest = bits & 0xffff;
-  const bool up = rest > 0x8000 || (rest == 0x8000 && below % 2 == 1);
-  return static_cast<uint16_t>(below + (up ? 1 : 0));
-}
-
-float from_bf16(uint16_t value) {
-  return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
-}
-
-// Reads and writes element i of memory as the type it is added in: float for f32, bf16, f16.
-template <class Accumulator>
-Accumulator load(DataType type, const char* data, int64_t i) {
-  const auto read = [&]<class T>(T value) {
-    std::memcpy(&value, data + i * static_cast<int64_t>(sizeof value), sizeof value);
-    return value;
-  };
-  if (type == DataType::bf16) return static_cast<Accumulator>(from_bf16(read(uint16_t{})));
-  if (type == DataType::f16) return static_cast<Accumulator>(read(_Float16{}));
-  return read(Accumulator{});
-}
-
-template <class Accumulator>
-void store(DataType type, char* data, int64_t i, Accumulator value) {
-  const auto write = [&](auto element) {
-    std::memcpy(data + i * static_cast<int64_t>(sizeof element), &element, sizeof element);
-  };
-  if (type == DataType::bf16) return write(to_bf16(static_cast<float>(value)));
-  if (type == DataType::f16) return write(static_cast<_Float16>(value));
-  write(value);
-}
-
-template <class T>
-T combine(Reduction reduction, T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<T>::quiet_NaN();
-    if (reduction == Reduction::sum || reduction == Reduction::average) return a + b;
-  } else if (reduction == Reduction::sum) {
-    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  }
-  if (a == b) return b;
-  return (a < b) == (reduction == Reduction::min) ? a : b;
-}
-
-// The tree over ranks [first, first + n): split at the largest power of two below n.
-template <class T>
-T tree(const Exercise& exercise, const std::vector<std::vector<char>>& inputs, size_t first, size_t n, int64_t i) {
-  if (n == 1) return load<T>(exercise.type, inputs[first].data(), i);
-  const size_t left = std::bit_ceil(n) / 2;
-  return combine(exercise.reduction, tree<T>(exercise, inputs, first, left, i),
-                 tree<T>(exercise, inputs, first + left, n - left, i));
-}
-
-// to[i] <- the reduction of element begin + i, i < count.
-template <class T>
-void reduce_naively(const Exercise& exercise, const std::vector<std::vector<char>>& inputs, int64_t begin,
-                    int64_t count, char* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    T result = tree<T>(exercise, inputs, 0, inputs.size(), begin + i);
-    if (exercise.reduction == Reduction::average) result = static_cast<T>(result / static_cast<T>(inputs.size()));
-    store(exercise.type, to, i, result);
-  }
-}
-
-void reduce_naively(const Exercise& exercise, const std::vector<std::vector<char>>& inputs, int64_t begin,
-                    int64_t count, char* to) {
-  switch (exercise.type) {
-    case DataType::f32:
-    case DataType::bf16:
-    case DataType::f16:
-      return reduce_naively<float>(exercise, inputs, begin, count, to);
-    case DataType::f64:
-      return reduce_naively<double>(exercise, inputs, begin, count, to);
-    case DataType::i32:
-      return reduce_naively<int32_t>(exercise, inputs, begin, count, to);
-    case DataType::i64:
-      return reduce_naively<int64_t>(exercise, inputs, begin, count, to);
-    case DataType::u8:
-      return reduce_naively<uint8_t>(exercise, inputs, begin, count, to);
-  }
-}
-
-template <class T>
-bool both_nan(DataType type, const char* a, const char* b, int64_t i) {
-  return std::isnan(load<T>(type, a, i)) && std::isnan(load<T>(type, b, i));
-}
-
-bool same_element(DataType type, const char* a, const char* b, int64_t i) {
-  const int64_t bytes = element_size(type);
-  if (std::memcmp(a + i * bytes, b + i * bytes, static_cast<size_t>(bytes)) == 0) return true;
-  if (type == DataType::f64) return both_nan<double>(type, a, b, i);
-  const bool floating = type == DataType::f32 || type == DataType::bf16 || type == DataType::f16;
-  return floating && both_nan<float>(type, a, b, i);
-}
-
-int64_t input_count(const Exercise& exercise, int size) {
-  return exercise.operation == Operation::reduce_scatter ? exercise.count * size : exercise.count;
-}
-
-int64_t output_count(const Exercise& exercise, int size) {
-  return exercise.operation == Operation::all_gather ? exercise.count * size : exercise.count;
-}
-
-}  // namespace
-
-std::string describe(const Exercise& exercise) {
-  return text(name(exercise.operation), "(", name(exercise.reduction), ") of ", exercise.count, " ",
-              name(exercise.type), " root ", exercise.root, exercise.registered ? " registered" : "",
-              exercise.in_place ? " in place" : "", " seed ", exercise.seed);
-}
-
-std::vector<char> input_of(const Exercise& exercise, int rank, int size) {
-  const int64_t count = input_count(exercise, size);
-  std::vector<char> values(static_cast<size_t>(count * element_size(exercise.type)));
-  for (int64_t i = 0; i < count; ++i) {
-    const uint64_t bits =
-        mix(exercise.seed * 0x100000001b3 + static_cast<uint64_t>(rank) * 0x1000003 + static_cast<uint64_t>(i));
-    const bool is_nan = bits % 1024 == 0;
-    const double value = is_nan ? std::nan("") : static_cast<double>(static_cast<int64_t>(bits) >> 16) * 0x1p-46;
-    switch (exercise.type) {
-      case DataType::f64:
-        store(exercise.type, values.data(), i, value);
-        break;
-      case DataType::f32:
-      case DataType::bf16:
-      case DataType::f16:
-        store(exercise.type, values.data(), i, static_cast<float>(value));
-        break;
-      case DataType::i32:
-        store(exercise.type, values.data(), i, static_cast<int32_t>(bits));
-        break;
-      case DataType::i64:
-        store(exercise.type, values.data(), i, static_cast<int64_t>(bits));
-        break;
-      case DataType::u8:
-        store(exercise.type, values.data(), i, static_cast<uint8_t>(bits));
-        break;
-    }
-  }
-  return values;
-}
-
-std::vector<char> expected_output(const Exercise& exercise, int rank, int size) {
-  std::vector<std::vector<char>> inputs;
-  for (int r = 0; r < size; ++r) inputs.push_back(input_of(exercise, r, size));
-  std::vector<char> output(static_cast<size_t>(output_count(exercise, size) * element_size(exercise.type)));
-  switch (exercise.operation) {
-    case Operation::all_reduce:
-      reduce_naively(exercise, inputs, 0, exercise.count, output.data());
-      break;
-    case Operation::reduce_scatter:
-      reduce_naively(exercise, inputs, rank * exercise.count, exercise.count, output.data());
-      break;
-    case Operation::all_gather:
-      output.clear();
-      for (const auto& input : inputs) output.insert(output.end(), input.begin(), input.end());
-      break;
-    case Operation::broadcast:
-      output = inputs[static_cast<size_t>(exercise.root)];
-      break;
-    case Operation::send:
-    case Operation::receive:
-      output = inputs[static_cast<size_t>((rank + size - 1) % size)];
-      break;
-    case Operation::barrier:
-      output = inputs[static_cast<size_t>(rank)];
-      break;
-  }
-  return output;
-}
 
 StartedExercise::StartedExercise(ProcessGroup& group, const Exercise& exercise, bool asynchronous)
     : exercise_(exercise), rank_(group.rank()), size_(group.size()) {
+  input_ = {.count = input_count(exercise, rank_, size_), .type = exercise.type};
+  output_ = {.count = output_count(exercise, rank_, size_), .type = exercise.type};
+  const int64_t bytes = round_up(input_.bytes(), kAlignmentBytes) + output_.bytes();
+  if (exercise.registered) registered_ = group.allocate(bytes);
+  heap_.resize(exercise.registered ? 0 : static_cast<size_t>(bytes));
+  place_buffers(exercise.registered ? static_cast<char*>(registered_.data()) : heap_.data());
   const std::vector<char> input = input_of(exercise, rank_, size_);
-  const int64_t element = element_size(exercise.type);
-  const int64_t output_bytes = output_count(exercise, size_) * element;
-  const int64_t gap = round_up(static_cast<int64_t>(input.size()), kAlignmentBytes);
-  if (exercise.registered) registered_ = group.allocate(gap + output_bytes);
-  heap_.resize(exercise.registered ? 0 : static_cast<size_t>(gap + output_bytes));
-  input_ = exercise.registered ? static_cast<char*>(registered_.data()) : heap_.data();
-  output_ = input_ + gap;
-  switch (exercise.operation) {
+  copy(input_.data, input.data(), input_.bytes(), false);
+  make_call(group, asynchronous);
+}
+
+// The input, then the output, unless one is part of the other.
+void StartedExercise::place_buffers(char* memory) {
+  input_.data = memory;
+  char* const output = memory + round_up(input_.bytes(), kAlignmentBytes);
+  output_.data = output;
+  const int64_t element = element_size(exercise_.type);
+  switch (exercise_.operation) {
     case Operation::all_reduce:
     case Operation::broadcast:
     case Operation::barrier:
-      output_ = input_;
+      output_.data = memory;
       break;
+    case Operation::reduce:
+    case Operation::all_to_all:
+      if (exercise_.in_place) output_.data = memory;
+      break;
+    case Operation::scatter:
     case Operation::reduce_scatter:
-      if (exercise.in_place) output_ = input_ + rank_ * exercise.count * element;
+      if (exercise_.in_place && input_.count > 0) output_.data = memory + part_begin(true, rank_) * element;
       break;
+    case Operation::gather:
     case Operation::all_gather:
-      if (exercise.in_place) input_ = output_ + rank_ * exercise.count * element;
+      if (exercise_.in_place && output_.count > 0) input_.data = output + part_begin(false, rank_) * element;
       break;
     case Operation::send:
     case Operation::receive:
       break;
   }
-  copy(input_, input.data(), static_cast<int64_t>(input.size()), false);
-  make_call(group, asynchronous);
+}
+
+// Where rank r's part of this rank's input or output begins.
+int64_t StartedExercise::part_begin(bool of_input, int r) const {
+  int64_t begin = 0;
+  for (int before = 0; before < r; ++before) {
+    begin += of_input ? part_count(exercise_, rank_, before) : part_count(exercise_, before, rank_);
+  }
+  return begin;
 }
 
 void StartedExercise::make_call(ProcessGroup& group, bool asynchronous) {
-  const Buffer input{.data = input_, .count = input_count(exercise_, size_), .type = exercise_.type};
-  const Buffer output{.data = output_, .count = output_count(exercise_, size_), .type = exercise_.type};
-  if (exercise_.operation == Operation::send || exercise_.operation == Operation::receive) {
-    if (size_ == 1) return copy(output_, input_, input.bytes(), false);
-    // A ring of blocking sends may wait for one another, so the sends never block here.
-    works_.push_back(group.send_async(input, (rank_ + 1) % size_));
-    const Call receive{.operation = Operation::receive, .output = output, .peer = (rank_ + size_ - 1) % size_};
-    if (asynchronous) {
-      works_.push_back(group.submit(receive));
-    } else {
-      group.run(receive);
-    }
-    return;
+  if (exercise_.batched) return exchange_in_batch(group, asynchronous);
+  if (is_message(exercise_.operation)) return send_around(group, asynchronous);
+  Call call{.operation = exercise_.operation, .input = input_, .output = output_, .reduction = exercise_.reduction};
+  if (has_root(exercise_.operation)) call.peer = exercise_.root;
+  std::vector<int64_t> sent, received;
+  for (int r = 0; r < size_; ++r) {
+    sent.push_back(part_count(exercise_, rank_, r));
+    received.push_back(part_count(exercise_, r, rank_));
   }
-  Call call{.operation = exercise_.operation, .input = input, .output = output, .reduction = exercise_.reduction};
-  if (exercise_.operation == Operation::broadcast) call.peer = exercise_.root;
+  if (exercise_.uneven && exercise_.operation != Operation::all_gather) call.input_counts = sent;
+  if (exercise_.uneven && exercise_.operation != Operation::reduce_scatter) call.output_counts = received;
   if (asynchronous) {
     works_.push_back(group.submit(call));
   } else {
@@ -245,15 +80,161 @@ void StartedExercise::make_call(ProcessGroup& group, bool asynchronous) {
   }
 }
 
+void StartedExercise::send_around(ProcessGroup& group, bool asynchronous) {
+  if (size_ == 1) return copy(output_.data, input_.data, input_.bytes(), false);
+  // A ring of blocking sends may wait for one another, so the sends never block here.
+  works_.push_back(group.send_async(input_, (rank_ + 1) % size_));
+  const int before = (rank_ + size_ - 1) % size_;
+  if (asynchronous) {
+    works_.push_back(group.receive_async(output_, before));
+  } else {
+    group.receive(output_, before);
+  }
+}
+
+void StartedExercise::exchange_in_batch(ProcessGroup& group, bool asynchronous) {
+  const int64_t element = element_size(exercise_.type);
+  const auto part = [&](bool of_input, int r) {
+    Buffer buffer = of_input ? input_ : output_;
+    buffer.data = static_cast<char*>(buffer.data) + part_begin(of_input, r) * element;
+    buffer.count = of_input ? part_count(exercise_, rank_, r) : part_count(exercise_, r, rank_);
+    return buffer;
+  };
+  std::vector<Message> messages;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    messages.push_back({Operation::send, part(true, r), r});
+    messages.push_back({Operation::receive, part(false, r), r});
+  }
+  copy(part(false, rank_).data, part(true, rank_).data, part(true, rank_).bytes(), false);
+  std::ranges::shuffle(messages, std::mt19937_64(exercise_.seed + static_cast<uint64_t>(rank_)));
+  if (asynchronous) {
+    works_ = group.batch_async(messages);
+  } else {
+    group.batch(messages);
+  }
+}
+
 std::string StartedExercise::finish() {
   for (const Work& work : works_) work.wait();
   const std::vector<char> expected = expected_output(exercise_, rank_, size_);
-  const int64_t count = output_count(exercise_, size_);
-  for (int64_t i = 0; i < count; ++i) {
-    if (!same_element(exercise_.type, output_, expected.data(), i)) {
-      return text("rank ", rank_, " of ", size_, ": element ", i, " of ", count, " is wrong after ",
+  const auto* const output = static_cast<const char*>(output_.data);
+  for (int64_t i = 0; i < output_.count; ++i) {
+    if (!same_element(exercise_.type, output, expected.data(), i)) {
+      return text("rank ", rank_, " of ", size_, ": element ", i, " of ", output_.count, " is wrong after ",
                   describe(exercise_));
     }
+  }
+  return "";
+}
+
+// -- which exercises ------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Every operation, in the forms that differ in more than their data.
+constexpr Exercise kForms[] = {
+    {.operation = Operation::all_reduce},
+    {.operation = Operation::reduce_scatter},
+    {.operation = Operation::reduce_scatter, .uneven = true},
+    {.operation = Operation::all_gather},
+    {.operation = Operation::all_gather, .uneven = true},
+    {.operation = Operation::broadcast},
+    {.operation = Operation::reduce},
+    {.operation = Operation::scatter},
+    {.operation = Operation::gather},
+    {.operation = Operation::all_to_all},
+    {.operation = Operation::all_to_all, .uneven = true},
+    {.operation = Operation::send},
+    {.operation = Operation::send, .batched = true},
+    {.operation = Operation::send, .uneven = true, .batched = true},
+    {.operation = Operation::barrier},
+};
+
+constexpr DataType kTypes[] = {DataType::f32, DataType::f64, DataType::bf16, DataType::f16,
+                               DataType::i32, DataType::i64, DataType::u8};
+
+std::span<const Reduction> reductions_of(Operation operation, DataType type) {
+  static constexpr Reduction kAll[] = {Reduction::sum, Reduction::min, Reduction::max, Reduction::average};
+  const bool integer = type == DataType::i32 || type == DataType::i64 || type == DataType::u8;
+  return {kAll, static_cast<size_t>(!reduces(operation) ? 1 : integer ? 3 : 4)};
+}
+
+// Sizes of which most are small, some need more than a slot, and a few more than any buffer on the way.
+int64_t random_count(std::mt19937_64& random) {
+  const uint64_t kind = random() % 64;
+  return static_cast<int64_t>(random() % (kind == 0 ? 60'000 : kind < 16 ? 6000 : 20));
+}
+
+Exercise random_exercise(std::mt19937_64& random, size_t group_size) {
+  Exercise exercise = kForms[random() % std::size(kForms)];
+  exercise.type = kTypes[random() % std::size(kTypes)];
+  const std::span<const Reduction> reductions = reductions_of(exercise.operation, exercise.type);
+  exercise.reduction = reductions[random() % reductions.size()];
+  exercise.count = random_count(random);
+  exercise.root = static_cast<int>(random() % group_size);
+  exercise.seed = random();
+  exercise.in_place = random() % 2 == 0;
+  return exercise;
+}
+
+// All ranks, and some of them, three times.
+std::vector<std::vector<int>> random_memberships(std::mt19937_64& random, int size) {
+  std::vector<std::vector<int>> memberships(4);
+  for (int r = 0; r < size; ++r) memberships[0].push_back(r);
+  for (size_t g = 1; g < memberships.size(); ++g) {
+    for (int r = 0; r < size; ++r) {
+      if (random() % 2 == 0 || (r == size - 1 && memberships[g].empty())) memberships[g].push_back(r);
+    }
+  }
+  return memberships;
+}
+
+}  // namespace
+
+std::vector<Exercise> every_exercise(int size, int64_t count) {
+  std::vector<Exercise> exercises;
+  uint64_t seed = static_cast<uint64_t>(count);
+  for (Exercise exercise : kForms) {
+    for (const DataType type : kTypes) {
+      for (const Reduction reduction : reductions_of(exercise.operation, type)) {
+        ++seed;
+        exercise.type = type;
+        exercise.reduction = reduction;
+        exercise.count = count;
+        exercise.root = static_cast<int>(seed % static_cast<uint64_t>(size));
+        exercise.in_place = seed % 2 == 0;
+        exercise.registered = seed % 3 == 0;
+        exercise.seed = seed;
+        exercises.push_back(exercise);
+      }
+    }
+  }
+  return exercises;
+}
+
+std::string run_random_program(ProcessGroup& world, uint64_t seed) {
+  constexpr int kCalls = 30;
+  std::mt19937_64 common(seed), own(seed * 31 + static_cast<uint64_t>(world.rank()));
+  const std::vector<std::vector<int>> memberships = random_memberships(common, world.size());
+  std::vector<std::unique_ptr<ProcessGroup>> groups;
+  for (const std::vector<int>& members : memberships) {
+    const bool mine = std::ranges::find(members, world.rank()) != members.end();
+    groups.push_back(mine ? world.split(members, "random") : nullptr);
+  }
+  std::vector<std::unique_ptr<StartedExercise>> started;
+  for (int i = 0; i < kCalls; ++i) {
+    const size_t g = common() % groups.size();
+    Exercise exercise = random_exercise(common, memberships[g].size());
+    if (groups[g] == nullptr) continue;
+    exercise.registered = own() % 4 == 0;
+    started.push_back(std::make_unique<StartedExercise>(*groups[g], exercise, own() % 2 == 0));
+    if (own() % 3 != 0) continue;
+    if (const std::string wrong = started.back()->finish(); !wrong.empty()) return wrong;
+    started.pop_back();
+  }
+  for (const auto& exercise : started) {
+    if (const std::string wrong = exercise->finish(); !wrong.empty()) return wrong;
   }
   return "";
 }

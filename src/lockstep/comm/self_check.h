@@ -14,19 +14,29 @@ struct Exercise {
   Operation operation = Operation::all_reduce;  // send and receive together: a message to the next rank
   DataType type = DataType::f32;
   Reduction reduction = Reduction::sum;
-  int64_t count = 1;  // as in Call; of one rank's slice in reduce_scatter and all_gather
+  int64_t count = 1;  // of one rank's part where a buffer has one for each rank, else of the buffer
   int root = 0;
   bool registered = false;  // memory from the group, not the heap
-  bool in_place = false;    // reduce_scatter and all_gather: the slice is part of the whole
+  bool in_place = false;    // where the operation allows it; the root's, if it has one
+  bool uneven = false;      // reduce_scatter, all_gather, all_to_all, batches: parts of 0 to 2 * count elements
+  bool batched = false;     // messages: one to and one from every other rank, in any order; the result is all_to_all's
   uint64_t seed = 0;
 };
 std::string describe(const Exercise& exercise);
+
+// What `from` has for `to`, which in a reduce_scatter depends on `to` only and in an all_gather on `from`.
+int64_t part_count(const Exercise& exercise, int from, int to);
+// Elements of rank's buffers; 0 where they are not looked at.
+int64_t input_count(const Exercise& exercise, int rank, int size);
+int64_t output_count(const Exercise& exercise, int rank, int size);
 
 // Elements of `type`, of any bits but signalling NaN: rank's input of the exercise.
 std::vector<char> input_of(const Exercise& exercise, int rank, int size);
 
 // What rank's output must be: bit for bit, but any NaN for a NaN.
 std::vector<char> expected_output(const Exercise& exercise, int rank, int size);
+// Whether element i is as expected.
+bool same_element(DataType type, const char* a, const char* b, int64_t i);
 
 // The exercise under way on one rank; every rank of the group makes the same.
 class StartedExercise {
@@ -36,14 +46,26 @@ class StartedExercise {
   std::string finish();
 
  private:
+  void place_buffers(char* memory);
   void make_call(ProcessGroup& group, bool asynchronous);
+  void send_around(ProcessGroup& group, bool asynchronous);
+  void exchange_in_batch(ProcessGroup& group, bool asynchronous);
+  int64_t part_begin(bool of_input, int r) const;
 
   Exercise exercise_;
   int rank_, size_;
   Registered registered_;
   std::vector<char> heap_;
-  char *input_ = nullptr, *output_ = nullptr;
+  Buffer input_, output_;
   std::vector<Work> works_;
 };
+
+// Every operation on every type with every reduction, even and uneven, in turns in place, in registered memory and with
+// another root. The same list for the same `size` and `count`.
+std::vector<Exercise> every_exercise(int size, int64_t count);
+
+// A program of random operations on `world` and on groups of some of its ranks that overlap. Every rank makes the same
+// calls in the same order, each blocking or not as it likes. Returns what is wrong: empty if nothing is.
+std::string run_random_program(ProcessGroup& world, uint64_t seed);
 
 }  // namespace lockstep::comm

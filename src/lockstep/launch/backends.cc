@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process/in_process.h"
+#include "lockstep/comm/mpi/mpi_world.h"
 #include "lockstep/comm/shared_memory/shared_memory.h"
 #include "lockstep/launch/world.h"
 
@@ -42,27 +43,38 @@ std::unique_ptr<comm::ProcessGroup> join_shared_memory(const Place& place, const
   return with_deadline(std::move(world.group), options);
 }
 
-constexpr Backend kBackends[] = {
-    {"in_process", "threads of one process", "", join_in_process},
-    {"shared_memory", "processes of one host", "", join_shared_memory},
-    {"mpi", "processes, also of several hosts", "it is not built in", nullptr},
-    {"nccl", "GPUs", "it is not built in", nullptr},
-};
+std::unique_ptr<comm::ProcessGroup> join_mpi(const Place& place, const WorldOptions& options) {
+  if (!place.has_mpi) {
+    throw Unsupported(text(
+        "backend mpi connects processes that mpirun started, but ",
+        place.launcher == "none" ? "this one was started without it" : text("these were started by ", place.launcher),
+        "; use mpirun -n N PROGRAM, or srun --mpi=pmix"));
+  }
+  comm::MpiWorldOptions mpi{.expected_ranks = place.world_size};
+  if (options.deadline) mpi.deadline = *options.deadline;
+  return comm::join_mpi_world(mpi);
+}
 
 }  // namespace
 
 std::span<const Backend> backends() {
+  static const Backend kBackends[] = {
+      {"in_process", "threads of one process", "", join_in_process},
+      {"shared_memory", "processes of one host", "", join_shared_memory},
+      {"mpi", "processes, also of several hosts", comm::mpi_missing_because(), join_mpi},
+      {"nccl", "GPUs", "it is not built in", nullptr},
+  };
   return kBackends;
 }
 
 const Backend& find_backend(std::string_view name) {
   std::string present;
   std::vector<std::string> names;
-  for (const Backend& backend : kBackends) {
+  for (const Backend& backend : backends()) {
     names.emplace_back(backend.name);
     if (backend.missing_because.empty()) present += text(present.empty() ? "" : ", ", backend.name);
   }
-  for (const Backend& backend : kBackends) {
+  for (const Backend& backend : backends()) {
     if (backend.name != name) continue;
     if (!backend.missing_because.empty()) {
       throw Unsupported(text("backend ", name, " is not part of this build (", backend.missing_because,

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/mpi/mpi_world.h"
 #include "lockstep/launch/variables.h"
 
 namespace lockstep::launch {
@@ -34,12 +35,13 @@ struct Convention {
   const char* rank;
   const char* world_size;
   const char* local_rank;
+  const char* mpi;  // set where OpenMPI can find the other processes
 };
 constexpr Convention kConventions[] = {
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_RANK"},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMIX_RANK"},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "PMIX_RANK"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", nullptr},
 };
 
 Place checked(const Place& place, const char* rank_variable, const char* world_size_variable) {
@@ -53,11 +55,14 @@ Place checked(const Place& place, const char* rank_variable, const char* world_s
 const char* fitting_backend(const Place& place) {
   if (place.descriptor >= 0) return "shared_memory";
   if (place.world_size == 1) return "in_process";
-  throw Unsupported(
-      text(place.launcher, " started ", place.world_size,
-           " processes, but this build has no backend between processes that lockstep did not start; start "
-           "them with lockstep launch --ranks ",
-           place.world_size, " -- PROGRAM"));
+  const std::string_view no_mpi = comm::mpi_missing_because();
+  if (place.has_mpi && no_mpi.empty()) return "mpi";
+  throw Unsupported(text(place.launcher, " started ", place.world_size, " processes, but ",
+                         place.has_mpi ? text("this build has no MPI to connect them (", no_mpi, ")")
+                                       : "it does not tell MPI, the backend between processes that lockstep did not "
+                                         "start, where they are",
+                         "; start them with lockstep launch --ranks ", place.world_size, " -- PROGRAM, or mpirun -n ",
+                         place.world_size, " PROGRAM"));
 }
 
 }  // namespace
@@ -77,7 +82,9 @@ Place place_from_environment() {
     const std::optional<int> world_size = read_number(convention.world_size);
     if (!rank || !world_size) continue;
     const int local_rank = read_number(convention.local_rank).value_or(0);
-    return checked({convention.launcher, *rank, *world_size, local_rank, -1}, convention.rank, convention.world_size);
+    const bool has_mpi = convention.mpi != nullptr && read_number(convention.mpi).has_value();
+    return checked({convention.launcher, *rank, *world_size, local_rank, -1, has_mpi}, convention.rank,
+                   convention.world_size);
   }
   return {};
 }

@@ -22,15 +22,17 @@ struct Place {
   std::string launcher = "none";  // "lockstep", "mpirun", "srun", "torchrun"
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;   // among the ranks of this host: picks the device
-  int descriptor = -1;  // of the shared memory that our launcher made; -1: none
+  int local_rank = 0;    // among the ranks of this host: picks the device
+  int descriptor = -1;   // of the shared memory that our launcher made; -1: none
+  bool has_mpi = false;  // the launcher tells OpenMPI where the others are
 };
 
 // Reads lockstep's own variables first, then mpirun's, srun's and torchrun's.
 //   throws  InvalidArgument for variables that contradict one another
 Place place_from_environment();
 
-// Joins the world: shared memory under our launcher, one rank without one. Call it once.
+// Joins the world: shared memory under our launcher, MPI under mpirun (or an srun that speaks PMIx), one rank without a
+// launcher. Call it once.
 //   throws  Unsupported for several ranks of a launcher that no backend of this build serves
 std::unique_ptr<comm::ProcessGroup> world_from_environment(const WorldOptions& options = {});
 

@@ -23,7 +23,7 @@ class Environment {
     for (const char* name :
          {"LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE", "LOCKSTEP_WORLD_FD", "RANK", "WORLD_SIZE", "LOCAL_RANK",
           "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE",
-          "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID"}) {
+          "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID"}) {
       unsetenv(name);
     }
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
@@ -62,7 +62,7 @@ TEST(World, OfABatchScriptIsOneRank) {  // which srun did not start
   EXPECT_EQ(world_from_environment()->size(), 1);
 }
 
-TEST(World, OfOtherLaunchersIsRefusedByName) {
+TEST(World, ThatMpiCannotFindIsRefusedByName) {
   const std::map<std::string, Variables> cases{
       {"mpirun", {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}}},
       {"srun", {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}},
@@ -70,7 +70,14 @@ TEST(World, OfOtherLaunchersIsRefusedByName) {
   for (const auto& [launcher, variables] : cases) {
     EXPECT_THAT(message_of<Unsupported>(variables),
                 AllOf(HasSubstr(launcher + " started 4 processes"), HasSubstr("lockstep launch --ranks 4")));
+    EXPECT_THAT(message_of<Unsupported>(variables, {.backend = "mpi"}), HasSubstr("mpi"));
+    EXPECT_FALSE(place_from_environment().has_mpi);
   }
+}
+
+TEST(World, OfMpirunIsMpi) {
+  const Environment environment({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "1"}});
+  EXPECT_TRUE(place_from_environment().has_mpi);
 }
 
 TEST(World, PlaceOfEachLauncher) {
@@ -92,11 +99,8 @@ TEST(World, VariablesThatContradictOneAnother) {
 }
 
 TEST(Backends, ThatAreMissingSayWhatThereIs) {
-  for (const char* const name : {"mpi", "nccl"}) {
-    EXPECT_THAT(
-        message_of<Unsupported>({}, {.backend = name}),
-        AllOf(HasSubstr(text("backend ", name, " is not part of this build")), HasSubstr("in_process, shared_memory")));
-  }
+  EXPECT_THAT(message_of<Unsupported>({}, {.backend = "nccl"}),
+              AllOf(HasSubstr("backend nccl is not part of this build"), HasSubstr("in_process, shared_memory")));
   EXPECT_THAT(message_of<InvalidArgument>({}, {.backend = "shared_memroy"}), HasSubstr("(nearest: shared_memory)"));
   EXPECT_THAT(message_of<Unsupported>({}, {.backend = "shared_memory"}), HasSubstr("lockstep launch --ranks N"));
 }

@@ -7,6 +7,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/units.h"
 #include "lockstep/comm/host/record_call.h"
+#include "lockstep/comm/validate.h"
 
 namespace lockstep::comm::host {
 
@@ -55,8 +56,8 @@ double HostGroup::deadline_s(const Call& call) const {
 
 void HostGroup::run(const Call& call) {
   validate(call, rank(), size());
-  if (call.operation == Operation::send || call.operation == Operation::receive) {
-    messages_.run(call, deadline_s(call), recorder_);
+  if (is_message(call.operation)) {
+    messages_.run({&call, 1}, deadline_s(call), recorder_);
   } else if (pending_.load(std::memory_order_acquire) == 0) {
     execute(call, deadline_s(call), recorder_, of_caller_);
   } else {
@@ -64,17 +65,28 @@ void HostGroup::run(const Call& call) {
   }
 }
 
+void HostGroup::run_batch(std::span<const Call> calls) {
+  for (const Call& call : calls) validate(call, rank(), size());
+  if (!calls.empty()) messages_.run(calls, deadline_s(calls.front()), recorder_);
+}
+
 Work HostGroup::submit(const Call& call) {
   validate(call, rank(), size());
-  if (call.operation == Operation::send || call.operation == Operation::receive) {
+  if (is_message(call.operation)) {
     return messages_.submit(call, deadline_s(call), recorder_);
   }
-  const Place place{.call = info_of(call, true), .kind = "queued call", .number = ++submitted_};
+  const Place place{.call = info_of(call), .kind = "queued call", .number = ++submitted_};
   health_.check(&place);
   auto state = std::make_shared<Work::State>();
   {
     const std::lock_guard lock(queue_mutex_);
-    queue_.push_back({call, std::string(call.options.tag), deadline_s(call), recorder_, state});
+    queue_.push_back({.call = call,
+                      .tag = std::string(call.options.tag),
+                      .input_counts = {call.input_counts.begin(), call.input_counts.end()},
+                      .output_counts = {call.output_counts.begin(), call.output_counts.end()},
+                      .deadline_s = deadline_s(call),
+                      .recorder = recorder_,
+                      .state = state});
     pending_.fetch_add(1, std::memory_order_relaxed);
     if (!thread_.joinable()) thread_ = std::thread([this] { execute_queue(); });
   }
@@ -86,7 +98,7 @@ void HostGroup::execute(const Call& call, double deadline_s, trace::Recorder* re
   const std::lock_guard lock(execution_);
   const double start_s = recorder != nullptr ? now_s() : 0;
   collectives_.execute(call, deadline_s, patience);
-  if (recorder != nullptr) record_call(recorder, info_of(call, true), start_s);
+  if (recorder != nullptr) record_call(recorder, info_of(call), start_s);
 }
 
 void HostGroup::execute_queue() {
@@ -99,6 +111,8 @@ void HostGroup::execute_queue() {
     queue_.pop_front();
     lock.unlock();
     next.call.options.tag = next.tag;
+    next.call.input_counts = next.input_counts;
+    next.call.output_counts = next.output_counts;
     Failure failure;
     try {
       execute(next.call, next.deadline_s, next.recorder, of_thread_);

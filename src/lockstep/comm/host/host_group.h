@@ -58,6 +58,7 @@ class HostGroup final : public ProcessGroup {
 
   void run(const Call& call) override;
   Work submit(const Call& call) override;
+  void run_batch(std::span<const Call> calls) override;
   std::unique_ptr<ProcessGroup> split(std::span<const int> ranks, std::string_view name) override;
   Registered allocate(int64_t bytes) override;
   void check() const override;
@@ -70,7 +71,8 @@ class HostGroup final : public ProcessGroup {
  private:
   struct Queued {
     Call call;
-    std::string tag;  // call.options.tag points here
+    std::string tag;  // call.options.tag and the counts point here
+    std::vector<int64_t> input_counts, output_counts;
     double deadline_s = 0;
     trace::Recorder* recorder = nullptr;
     std::shared_ptr<Work::State> state;
@@ -105,8 +107,5 @@ class HostGroup final : public ProcessGroup {
   bool destroyed_ = false;
   std::thread thread_;
 };
-
-// Throws InvalidArgument for a call that no group of this size could execute.
-void validate(const Call& call, int rank, int size);
 
 }  // namespace lockstep::comm::host

@@ -17,7 +17,6 @@
 
 namespace lockstep::comm::host {
 
-inline constexpr int kMaxRanks = 64;
 inline constexpr int kMaxGroups = 4096;
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPage = 4096;
@@ -101,8 +100,11 @@ struct alignas(kCacheLine) Slot {
     Addresses address;
   };
   SharedTag tag;
+  SharedCounts counts;  // of uneven calls
 
   Slot() {}
+  // For a report, at any time, by a rank of a group of `ranks`.
+  CallInfo info(int ranks) const { return call.load(tag, &counts, ranks); }
 };
 
 struct Member {

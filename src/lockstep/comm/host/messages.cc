@@ -30,14 +30,14 @@ Messages::~Messages() {
                                              "' was destroyed before this message was through; wait for it first")});
 }
 
-void Messages::run(const Call& call, double deadline_s, trace::Recorder* recorder) {
-  std::shared_ptr<Work::State> state;
+void Messages::run(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder) {
+  std::vector<std::shared_ptr<Work::State>> states;
   {
     const std::lock_guard lock(mutex_);
-    state = enqueue(call, deadline_s, recorder);
+    for (const Call& call : calls) states.push_back(enqueue(call, deadline_s, recorder));
   }
-  drive(state.get(), of_caller_);
-  state->wait();
+  if (!states.empty()) drive(states, of_caller_);
+  for (const auto& state : states) state->wait();
 }
 
 Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* recorder) {
@@ -52,7 +52,7 @@ Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* reco
     if (!thread_.joinable()) {
       thread_ = std::thread([this] {
         log::set_thread_rank(view_.world_rank());
-        drive(nullptr, of_thread_);
+        drive({}, of_thread_);
       });
     }
     view_.mine().message_bell.ring();  // the thread may be asleep without a deadline
@@ -79,11 +79,11 @@ std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline
   return state;
 }
 
-void Messages::drive(const Work::State* state, const Patience& patience) {
-  if (patience.spin_s > 0 && state != nullptr) {
+void Messages::drive(States states, const Patience& patience) {
+  if (patience.spin_s > 0 && !states.empty()) {
     const double until_s = now_s() + patience.spin_s;
     do {
-      if (drive_once(state)) return;
+      if (drive_once(states)) return;
       relax_processor();
     } while (now_s() < until_s);
   }
@@ -91,7 +91,7 @@ void Messages::drive(const Work::State* state, const Patience& patience) {
   while (true) {
     const uint32_t seen = bell.rings.load();
     bell.sleepers.fetch_add(1);
-    const bool over = drive_once(state);
+    const bool over = drive_once(states);
     if (!over) {
       double longest_s = 0;
       {
@@ -105,15 +105,18 @@ void Messages::drive(const Work::State* state, const Patience& patience) {
   }
 }
 
-bool Messages::drive_once(const Work::State* state) {
+bool Messages::drive_once(States states) {
+  const auto over = [&] {
+    return states.empty() ? destroyed_ : std::ranges::all_of(states, [](const auto& state) { return state->done(); });
+  };
   const std::lock_guard lock(mutex_);
   try {
     advance_all();
-    if (state == nullptr || !state->done()) raise_if_stuck();
+    if (states.empty() || !over()) raise_if_stuck();
   } catch (...) {
     fail_all(Failure::of(std::current_exception()));
   }
-  return state != nullptr ? state->done() : destroyed_;
+  return over();
 }
 
 void Messages::advance_all() {
@@ -138,7 +141,7 @@ void Messages::start(Message& message, ChannelEnd& end) {
   message.started_s = now_s();
   message.deadline.started_s = message.started_s;
   end.call.store(message.place.call);
-  if (message.place.call.tag_hash != 0) end.tag.store(message.place.call.tag);
+  if (message.place.call.detail_hash != 0) end.tag.store(message.place.call.tag);
   end.active.store(message.place.number);
 }
 
@@ -162,7 +165,7 @@ bool Messages::send_fragments(Message& message, int peer) {
     if (put - channel.receiver.fragments.load() == kFragments) return false;
     Fragment& fragment = channel.fragments[put % kFragments];
     fragment.call.store(message.place.call);
-    if (message.place.call.tag_hash != 0) fragment.tag.store(message.place.call.tag);
+    if (message.place.call.detail_hash != 0) fragment.tag.store(message.place.call.tag);
     fragment.offset = message.moved_bytes;
     fragment.bytes = fetched ? bytes : std::min(kFragmentBytes, bytes - message.moved_bytes);
     fragment.address = fetched ? view_.segment->encode(data) : 0;
@@ -196,9 +199,8 @@ bool Messages::receive_fragments(Message& message, int peer) {
 
 void Messages::check_fingerprint(const Message& message, const Fragment& fragment, int peer) const {
   const CallInfo& own = message.place.call;
-  CallInfo theirs = fragment.call.load();
-  if (own.type == theirs.type && own.count == theirs.count && own.tag_hash == theirs.tag_hash) return;
-  if (theirs.tag_hash != 0) theirs.tag = fragment.tag.load();
+  const CallInfo theirs = fragment.call.load(fragment.tag);
+  if (own.type == theirs.type && own.count == theirs.count && own.detail_hash == theirs.detail_hash) return;
   const auto ranks = view_.world_ranks();
   health_.fail(Failure::Kind::protocol_mismatch,
                text("rank ", view_.world_rank(), ": ranks disagree on message ", message.place.number, " of group '",

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -27,7 +28,8 @@ class Messages {
   // Messages under way fail. `health` has been abandoned.
   ~Messages();
 
-  void run(const Call& call, double deadline_s, trace::Recorder* recorder);
+  // Returns when all are done; they make progress beside one another.
+  void run(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder);
   Work submit(const Call& call, double deadline_s, trace::Recorder* recorder);
 
  private:
@@ -47,9 +49,10 @@ class Messages {
   };
 
   std::shared_ptr<Work::State> enqueue(const Call& call, double deadline_s, trace::Recorder* recorder);
-  // Until `state` is done; for the thread (null) until this rank destroys the group.
-  void drive(const Work::State* state, const Patience& patience);
-  bool drive_once(const Work::State* state);  // whether that has come
+  // Until all of `states` are done; for the thread (none) until this rank destroys the group.
+  using States = std::span<const std::shared_ptr<Work::State>>;
+  void drive(States states, const Patience& patience);
+  bool drive_once(States states);  // whether that has come
 
   // All of these hold the lock.
   void advance_all();

@@ -16,7 +16,7 @@
 namespace lockstep::comm::host {
 namespace {
 
-constexpr uint64_t kMagic = 0x314d4f43504b4c01;  // changes with the layout
+constexpr uint64_t kMagic = 0x314d4f43504b4c02;  // changes with the layout
 constexpr int64_t kFullSizeGroups = 256;  // address space for so many groups of all ranks; smaller ones take less
 constexpr int64_t kArenaSpace = int64_t{16} << 40;
 

@@ -110,18 +110,13 @@ void add_calls_of_member(const GroupView& view, int r, std::vector<std::string>&
   const Member& member = view.member(r);
   const uint64_t announced = std::max(member.slots[0].sequence.load(), member.slots[1].sequence.load());
   if (announced > member.completed.load()) {
-    const Slot& slot = member.slots[announced % 2];
-    CallInfo call = slot.call.load();
-    if (call.tag_hash != 0) call.tag = slot.tag.load();
-    calls.push_back(call_text(*view.group, call, "call", announced));
+    calls.push_back(call_text(*view.group, member.slots[announced % 2].info(view.size()), "call", announced));
   }
   for (int peer = 0; peer < view.size(); ++peer) {
     for (const ChannelEnd* end : {&view.channel(r, peer).sender, &view.channel(peer, r).receiver}) {
       const uint64_t number = end->active.load();
       if (number == 0) continue;
-      CallInfo call = end->call.load();
-      if (call.tag_hash != 0) call.tag = end->tag.load();
-      calls.push_back(call_text(*view.group, call, "message", number));
+      calls.push_back(call_text(*view.group, end->call.load(end->tag), "message", number));
     }
   }
 }

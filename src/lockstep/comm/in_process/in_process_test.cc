@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
+#include <algorithm>
 
 #include "lockstep/comm/host/layout.h"
 #include "lockstep/comm/self_check.h"
@@ -12,35 +12,9 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr DataType kTypes[] = {DataType::f32, DataType::f64, DataType::bf16, DataType::f16,
-                               DataType::i32, DataType::i64, DataType::u8};
-constexpr Operation kOperations[] = {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
-                                     Operation::broadcast,  Operation::send,           Operation::barrier};
-
-bool is_integer(DataType type) {
-  return type == DataType::i32 || type == DataType::i64 || type == DataType::u8;
-}
-
-std::vector<Reduction> reductions_of(Operation operation, DataType type) {
-  if (operation != Operation::all_reduce && operation != Operation::reduce_scatter) return {Reduction::sum};
-  if (is_integer(type)) return {Reduction::sum, Reduction::min, Reduction::max};
-  return {Reduction::sum, Reduction::average, Reduction::min, Reduction::max};
-}
-
 void exercise_every_operation(ProcessGroup& group, int64_t count) {
-  Exercise exercise{.count = count, .seed = static_cast<uint64_t>(count)};
-  for (const Operation operation : kOperations) {
-    for (const DataType type : kTypes) {
-      for (const Reduction reduction : reductions_of(operation, type)) {
-        exercise.operation = operation;
-        exercise.type = type;
-        exercise.reduction = reduction;
-        exercise.root = static_cast<int>(++exercise.seed % static_cast<uint64_t>(group.size()));
-        exercise.in_place = exercise.seed % 2 == 0;
-        exercise.registered = exercise.seed % 3 == 0;
-        ASSERT_EQ(StartedExercise(group, exercise, exercise.seed % 5 == 0).finish(), "");
-      }
-    }
+  for (const Exercise& exercise : every_exercise(group.size(), count)) {
+    ASSERT_EQ(StartedExercise(group, exercise, exercise.seed % 5 == 0).finish(), "");
   }
 }
 
@@ -61,9 +35,8 @@ TEST(InProcess, SizesAtBoundaries) {
   run_ranks(3, {}, [](ProcessGroup& world) {
     for (const int64_t bytes : {host::kInlineBytes, host::kFragmentBytes, host::kStagingBlockBytes}) {
       for (const int64_t count : {bytes, bytes + 1, 3 * bytes + 5}) {
-        for (const Operation operation : kOperations) {
-          const Exercise exercise{
-              .operation = operation, .type = DataType::u8, .reduction = Reduction::max, .count = count};
+        for (Exercise exercise : every_exercise(world.size(), count)) {
+          if (exercise.type != DataType::u8) continue;
           ASSERT_EQ(StartedExercise(world, exercise, false).finish(), "");
         }
       }
@@ -73,7 +46,8 @@ TEST(InProcess, SizesAtBoundaries) {
 
 TEST(InProcess, ResultsThatAreStreamedPastTheCaches) {
   run_ranks(2, {}, [](ProcessGroup& world) {
-    for (const Operation operation : {Operation::all_reduce, Operation::all_gather, Operation::broadcast}) {
+    for (const Operation operation : {Operation::all_reduce, Operation::all_gather, Operation::broadcast,
+                                      Operation::reduce, Operation::scatter, Operation::all_to_all}) {
       const Exercise exercise{.operation = operation, .type = DataType::f64, .count = (16 << 20) / 8 + 5};
       ASSERT_EQ(StartedExercise(world, exercise, false).finish(), "");
     }
@@ -220,53 +194,44 @@ TEST_P(Messages, AreNotOrderedAgainstCollectives) {
   });
 }
 
+TEST_P(Messages, OfABatchInAnyOrder) {
+  run_ranks(3, {.deadline = std::chrono::seconds(20)}, [&](ProcessGroup& world) {
+    const int left = (world.rank() + 2) % 3, right = (world.rank() + 1) % 3;
+    std::vector<char> out(static_cast<size_t>(GetParam()), static_cast<char>(world.rank()));
+    std::vector<char> second(7, static_cast<char>(10 + world.rank()));
+    std::vector<char> from_left(out.size()), second_from_left(7), from_right(out.size());
+    std::vector<Message> messages{
+        {Operation::send, bytes_of(out), right},           {Operation::receive, bytes_of(from_left), left},
+        {Operation::send, bytes_of(second), right},        {Operation::receive, bytes_of(second_from_left), left},
+        {Operation::receive, bytes_of(from_right), right}, {Operation::send, bytes_of(out), left}};
+    // Only those between the same two ranks have an order.
+    std::ranges::rotate(messages, messages.begin() + 4 * (world.rank() % 2));
+    world.batch(messages);
+    ASSERT_EQ(from_left, std::vector<char>(out.size(), static_cast<char>(left)));
+    ASSERT_EQ(from_right, std::vector<char>(out.size(), static_cast<char>(right)));
+    ASSERT_EQ(second_from_left, std::vector<char>(7, static_cast<char>(10 + left)));
+    world.batch({});
+  });
+}
+
 // -- random programs ------------------------------------------------------------------------------------------------
 
-// Every rank makes the same calls in the same order, each blocking or not as it likes, on groups that overlap.
-void run_random_program(ProcessGroup& world, uint64_t seed) {
-  std::mt19937_64 common(seed), own(seed * 31 + static_cast<uint64_t>(world.rank()));
-  const auto pick = [&common](uint64_t n) { return common() % n; };
-  const int p = world.size();
-  std::vector<std::vector<int>> memberships(1);
-  for (int r = 0; r < p; ++r) memberships[0].push_back(r);
-  for (int g = 0; g < 3; ++g) {
-    std::vector<int>& members = memberships.emplace_back();
-    for (int r = 0; r < p; ++r) {
-      if (pick(2) == 0 || (r == p - 1 && members.empty())) members.push_back(r);
-    }
+void run_random_programs(uint64_t first, uint64_t last) {
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    SCOPED_TRACE(text("seed ", seed));
+    run_ranks(1 + static_cast<int>(seed % 5), {.deadline = std::chrono::seconds(30)},
+              [seed](ProcessGroup& world) { ASSERT_EQ(run_random_program(world, seed), ""); });
+    if (testing::Test::HasFatalFailure()) return;
   }
-  std::vector<std::unique_ptr<ProcessGroup>> groups;
-  for (const std::vector<int>& members : memberships) {
-    const bool mine = std::find(members.begin(), members.end(), world.rank()) != members.end();
-    groups.push_back(mine ? world.split(members, "random") : nullptr);
-  }
-  std::vector<std::unique_ptr<StartedExercise>> started;
-  for (int i = 0; i < 30; ++i) {
-    const size_t g = pick(groups.size());
-    Exercise exercise{.operation = kOperations[pick(std::size(kOperations))], .type = kTypes[pick(std::size(kTypes))]};
-    const std::vector<Reduction> reductions = reductions_of(exercise.operation, exercise.type);
-    exercise.reduction = reductions[pick(reductions.size())];
-    exercise.count = static_cast<int64_t>(pick(3) == 0 ? pick(6000) : pick(20));
-    exercise.root = static_cast<int>(pick(memberships[g].size()));
-    exercise.seed = common();
-    exercise.in_place = pick(2) == 0;
-    if (groups[g] == nullptr) continue;
-    exercise.registered = own() % 4 == 0;
-    started.push_back(std::make_unique<StartedExercise>(*groups[g], exercise, own() % 2 == 0));
-    if (own() % 3 == 0) {
-      ASSERT_EQ(started.back()->finish(), "");
-      started.pop_back();
-    }
-  }
-  for (const auto& exercise : started) ASSERT_EQ(exercise->finish(), "");
 }
 
 TEST(InProcess, RandomPrograms) {
-  for (uint64_t seed = 1; seed <= 250; ++seed) {
-    SCOPED_TRACE(text("seed ", seed));
-    run_ranks(1 + static_cast<int>(seed % 4), {.deadline = std::chrono::seconds(30)},
-              [seed](ProcessGroup& world) { run_random_program(world, seed); });
-  }
+  run_random_programs(1, 250);
+}
+
+// Minutes: --gtest_also_run_disabled_tests --gtest_filter=*TenThousand*
+TEST(InProcess, DISABLED_TenThousandRandomPrograms) {
+  run_random_programs(1, 10'000);
 }
 
 }  // namespace

@@ -1,0 +1,89 @@
+// The pictures of docs/collectives.md are what draw() makes. LOCKSTEP_BLESS=1 rewrites them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "lockstep/collective/draw.h"
+
+namespace lockstep::collective {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::filesystem::path page() {
+  return std::filesystem::path(__FILE__).parent_path() / "../../../docs/collectives.md";
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ostringstream content;
+  content << std::ifstream(path).rdbuf();
+  return content.str();
+}
+
+// "all_reduce ring 4 root 1 hosts 0 0 1 1"
+Program asked_for(const std::string& words) {
+  std::istringstream stream(words);
+  std::string operation, algorithm, word;
+  Shape shape;
+  stream >> operation >> algorithm >> shape.ranks;
+  while (stream >> word) {
+    if (word == "root") stream >> shape.root;
+    if (word == "hosts") {
+      for (int host = 0; stream >> host;) shape.host_of_rank.push_back(host);
+    }
+  }
+  return make_program(parse_operation(operation), algorithm, shape);
+}
+
+// The page with each block after "<!-- draw ... -->" drawn anew; `drawn` gets the algorithms.
+std::string redrawn(const std::string& text, std::set<std::string>& drawn) {
+  const std::string kMark = "<!-- draw ", kMarkEnd = " -->\n```text\n", kBlockEnd = "```\n";
+  std::string result;
+  size_t at = 0;
+  for (size_t mark = text.find(kMark); mark != std::string::npos; mark = text.find(kMark, at)) {
+    const size_t words = mark + kMark.size(), words_end = text.find(kMarkEnd, words);
+    if (words_end == std::string::npos) break;
+    const size_t block = words_end + kMarkEnd.size();
+    const Program program = asked_for(text.substr(words, words_end - words));
+    drawn.insert(program.algorithm);
+    result += text.substr(at, block - at) + draw(program);
+    at = text.find(kBlockEnd, block);
+  }
+  return result + text.substr(at);
+}
+
+TEST(Page, ShowsWhatTheProgramsDo) {
+  const std::string before = read(page());
+  std::set<std::string> drawn;
+  const std::string after = redrawn(before, drawn);
+  for (const Algorithm& algorithm : algorithms()) {
+    EXPECT_EQ(drawn.count(std::string(algorithm.name)), 1U) << algorithm.name << " has no picture";
+  }
+  if (std::getenv("LOCKSTEP_BLESS") != nullptr) {
+    std::ofstream(page()) << after;
+  } else {
+    EXPECT_EQ(before, after) << "LOCKSTEP_BLESS=1 rewrites the page";
+  }
+}
+
+TEST(Draw, NamesPairsOfAllToAllAndTheRoot) {
+  const std::string exchange = draw(make_program(Operation::all_to_all, "pairwise", {.ranks = 3}));
+  EXPECT_THAT(exchange, HasSubstr("round 1\n  0 --0>2--> 2    1 --1>0--> 0    2 --2>1--> 1\n"));
+  const std::string gather = draw(make_program(Operation::gather, "naive", {.ranks = 2, .root = 1}));
+  EXPECT_EQ(gather,
+            "naive gather, 2 ranks, root 1\n"
+            "\nbefore\n  piece    0  1\n  rank 0   a  .\n  rank 1   .  b\n"
+            "\nround 0\n  0 --0--> 1\n  piece    0  1\n  rank 0   a  .\n  rank 1   a  b\n");
+}
+
+TEST(Draw, OneRankCopies) {
+  EXPECT_THAT(draw(make_program(Operation::all_reduce, "ring", {.ranks = 1})), HasSubstr("copies inside ranks"));
+}
+
+}  // namespace
+}  // namespace lockstep::collective

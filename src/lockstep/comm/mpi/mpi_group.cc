@@ -1,0 +1,161 @@
+#include "lockstep/comm/mpi/mpi_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+
+#include "lockstep/base/units.h"
+#include "lockstep/comm/host/arena.h"
+#include "lockstep/comm/mpi/mpi_world.h"
+#include "lockstep/comm/validate.h"
+
+namespace lockstep::comm::mpi {
+namespace {
+
+constexpr int kTagsOfAGroup = 4;
+
+}  // namespace
+
+Process::Process(std::chrono::milliseconds longest_goodbye)
+    : peers(session),
+      board(session, peers),
+      termination_(peers, session.rank(), session.size()),
+      longest_goodbye_(longest_goodbye) {}
+
+Process::~Process() {
+  const bool ends_well = std::uncaught_exceptions() == 0;
+  if (board.say_goodbye(ends_well, std::chrono::duration<double>(longest_goodbye_).count())) session.allow_finalize();
+}
+
+int Process::take_tags(const GroupIdentity& group) {
+  constexpr uint64_t kGroupTags = uint64_t{1} << 28;  // MPI's tags have at least 30 bits in OpenMPI
+  const int tag = static_cast<int>(group.key % kGroupTags) * kTagsOfAGroup;
+  const std::lock_guard lock(mutex_);
+  const auto [other, is_free] = groups_by_tag_.emplace(tag, group.name);
+  if (!is_free) {
+    throw Unsupported(text("rank ", session.rank(), ": groups '", other->second, "' and '", group.name,
+                           "' would have the same MPI tags; give one of them another name"));
+  }
+  return tag;
+}
+
+void Process::return_tags(int tag) {
+  const std::lock_guard lock(mutex_);
+  groups_by_tag_.erase(tag);
+}
+
+std::unique_ptr<ProcessGroup> MpiGroup::world(std::shared_ptr<Process> process, std::chrono::milliseconds deadline) {
+  GroupIdentity identity{.key = hash_of("world"), .name = "world", .rank = process->session.rank()};
+  identity.world_ranks.resize(static_cast<size_t>(process->session.size()));
+  std::iota(identity.world_ranks.begin(), identity.world_ranks.end(), 0);
+  std::unique_ptr<ProcessGroup> group(new MpiGroup(std::move(process), std::move(identity)));
+  group->set_default_deadline(deadline);
+  return group;
+}
+
+MpiGroup::MpiGroup(std::shared_ptr<Process> process, GroupIdentity identity)
+    : process_(std::move(process)),
+      identity_(std::move(identity)),
+      health_(process_->board, identity_),
+      view_{process_->session, identity_, health_, process_->take_tags(identity_)},
+      of_caller_(Pace::of_caller(process_->peers.ranks_on_host())),
+      collectives_(view_, process_->board),
+      messages_(view_, process_->board),
+      collective_lane_(health_, of_caller_, identity_.world_rank(),
+                       [this](const Call& call, double deadline_s, const Pace& pace) {
+                         collectives_.execute(call, deadline_s, pace);
+                       }) {}
+
+MpiGroup::~MpiGroup() {
+  health_.abandon();
+  process_->board.depart(identity_);
+  process_->return_tags(view_.tag);
+}
+
+int MpiGroup::world_rank(int group_rank) const {
+  LOCKSTEP_CHECK(group_rank >= 0 && group_rank < size(), "rank ", group_rank, " of a group of ", size());
+  return identity_.world_rank_of(group_rank);
+}
+
+double MpiGroup::deadline_s(const Call& call) const {
+  return std::chrono::duration<double>(call.options.deadline.value_or(default_deadline_)).count();
+}
+
+Lane& MpiGroup::lane_of(const Call& call) {
+  if (!is_message(call.operation)) return collective_lane_;
+  const std::lock_guard lock(lanes_mutex_);
+  std::unique_ptr<Lane>& lane = message_lanes_[{call.peer, call.operation == Operation::send}];
+  if (lane == nullptr) {
+    lane = std::make_unique<Lane>(
+        health_, of_caller_, identity_.world_rank(),
+        [this, number = uint64_t{0}](const Call& message, double deadline_s, const Pace& pace) mutable {
+          messages_.execute(message, ++number, deadline_s, pace);
+        });
+  }
+  return *lane;
+}
+
+void MpiGroup::run(const Call& call) {
+  validate(call, rank(), size());
+  lane_of(call).run(call, deadline_s(call), recorder_);
+}
+
+Work MpiGroup::submit(const Call& call) {
+  validate(call, rank(), size());
+  return lane_of(call).submit(call, deadline_s(call), recorder_);
+}
+
+std::unique_ptr<ProcessGroup> MpiGroup::split(std::span<const int> ranks, std::string_view name) {
+  const std::string listed = text("split([", join(ranks), "], \"", name, "\") of group '", identity_.name, "'");
+  GroupIdentity identity{.name = std::string(name), .rank = -1};
+  for (const int member : ranks) {
+    if (member < 0 || member >= size()) {
+      throw InvalidArgument(text(listed, ": ranks must be 0 to ", size() - 1, ", not ", member));
+    }
+    if (std::count(ranks.begin(), ranks.end(), member) > 1) {
+      throw InvalidArgument(text(listed, ": rank ", member, " is listed twice"));
+    }
+    if (member == rank()) identity.rank = identity.size();
+    identity.world_ranks.push_back(world_rank(member));
+  }
+  if (identity.rank < 0) {
+    throw InvalidArgument(text(listed, ": the caller, rank ", rank(), ", must be one of the ranks"));
+  }
+  const uint64_t repeat = splits_[text(join(ranks), ":", name)]++;
+  identity.key = hash_of(text(identity_.key, ":", join(identity.world_ranks), ":", name, ":", repeat));
+  std::unique_ptr<MpiGroup> group(new MpiGroup(process_, std::move(identity)));
+  group->default_deadline_ = default_deadline_;
+  group->recorder_ = recorder_;
+  return group;
+}
+
+Registered MpiGroup::allocate(int64_t bytes) {
+  host::check_memory(bytes);
+  const auto size = static_cast<size_t>(round_up(std::max<int64_t>(bytes, 1), kAlignmentBytes));
+  void* const memory = std::aligned_alloc(kAlignmentBytes, size);
+  if (memory == nullptr) throw InvalidArgument(text("allocate: the host cannot give ", format_size(bytes)));
+  std::memset(memory, 0, size);
+  return {std::shared_ptr<void>(memory, std::free), bytes};
+}
+
+}  // namespace lockstep::comm::mpi
+
+namespace lockstep::comm {
+
+std::string_view mpi_missing_because() {
+  return "";
+}
+
+std::unique_ptr<ProcessGroup> join_mpi_world(const MpiWorldOptions& options) {
+  auto process = std::make_shared<mpi::Process>(options.deadline);
+  const int size = process->session.size();
+  if (options.expected_ranks != 0 && options.expected_ranks != size) {
+    throw Unsupported(text("the launcher started ", options.expected_ranks, " ranks, but MPI connects ", size,
+                           " of them: start them with the mpirun of the MPI that lockstep was built with, or with an "
+                           "srun that speaks PMIx (srun --mpi=pmix)"));
+  }
+  return mpi::MpiGroup::world(std::move(process), options.deadline);
+}
+
+}  // namespace lockstep::comm
