@@ -79,6 +79,7 @@ struct Collectives::Execution {
   void move_directly();
   void reduce_share();
   void gather_parts();
+  void exchange_parts();
 
   void move_staged();
   void stage_reduction();

@@ -34,7 +34,12 @@ void Messages::run(std::span<const Call> calls, double deadline_s, trace::Record
   std::vector<std::shared_ptr<Work::State>> states;
   {
     const std::lock_guard lock(mutex_);
-    for (const Call& call : calls) states.push_back(enqueue(call, deadline_s, recorder));
+    try {
+      for (const Call& call : calls) states.push_back(enqueue(call, deadline_s, recorder));
+    } catch (...) {  // nobody would drive those before it, whose memory the caller lets go
+      fail_all(Failure::of(std::current_exception()));
+      throw;
+    }
   }
   if (!states.empty()) drive(states, of_caller_);
   for (const auto& state : states) state->wait();

@@ -16,7 +16,6 @@ void Collectives::Execution::move_data() {
 }
 
 void Collectives::Execution::move_directly() {
-  const int64_t element = element_bytes();
   switch (call.operation) {
     case Operation::all_reduce:
       if (!is_inline()) return reduce_share();
@@ -27,7 +26,7 @@ void Collectives::Execution::move_directly() {
       return;
     case Operation::reduce_scatter: {
       const Part part = part_of(rank());
-      return reduce_to(output(), [&](int r) { return input_of(r) + part.begin * element; }, part.count);
+      return reduce_to(output(), [&](int r) { return input_of(r) + part.begin * element_bytes(); }, part.count);
     }
     case Operation::all_gather:
       return gather_parts();
@@ -40,12 +39,7 @@ void Collectives::Execution::move_directly() {
     case Operation::scatter:
       return copy(output(), input_of(call.peer) + rank() * bytes(), bytes(), streaming());
     case Operation::all_to_all:
-      for (int from = 0; from < size(); ++from) {
-        const Part part = sent_part(from, rank());
-        copy(output() + received_part(rank(), from).begin * element, input_of(from) + part.begin * element,
-             part.count * element, streaming());
-      }
-      return;
+      return exchange_parts();
     case Operation::barrier:
     case Operation::send:
     case Operation::receive:
@@ -64,9 +58,19 @@ void Collectives::Execution::reduce_share() {
 }
 
 void Collectives::Execution::gather_parts() {
+  const bool past_caches = streaming();
   for (int r = 0; r < size(); ++r) {
     const Part part = part_of(r);
-    copy(output() + part.begin * element_bytes(), input_of(r), part.count * element_bytes(), streaming());
+    copy(output() + part.begin * element_bytes(), input_of(r), part.count * element_bytes(), past_caches);
+  }
+}
+
+void Collectives::Execution::exchange_parts() {
+  const bool past_caches = streaming();
+  for (int from = 0; from < size(); ++from) {
+    const Part part = sent_part(from, rank());
+    copy(output() + received_part(rank(), from).begin * element_bytes(), input_of(from) + part.begin * element_bytes(),
+         part.count * element_bytes(), past_caches);
   }
 }
 

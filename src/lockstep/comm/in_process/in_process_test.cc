@@ -54,6 +54,20 @@ TEST(InProcess, ResultsThatAreStreamedPastTheCaches) {
   });
 }
 
+// Needs 7 GB: --gtest_also_run_disabled_tests --gtest_filter=*MoreElements*
+TEST(InProcess, DISABLED_MoreElementsThanAnIntHolds) {
+  run_ranks(2, {}, [](ProcessGroup& world) {
+    const std::vector<int64_t> counts{(int64_t{1} << 31) + 5, 3};
+    const auto own = static_cast<size_t>(world.rank());
+    std::vector<char> input(static_cast<size_t>(counts[own]), static_cast<char>(own + 1));
+    std::vector<char> output(static_cast<size_t>(counts[0] + counts[1]));
+    world.all_gather_uneven({.data = input.data(), .count = counts[own], .type = DataType::u8},
+                            {.data = output.data(), .count = counts[0] + counts[1], .type = DataType::u8}, counts);
+    for (const size_t place : {size_t{0}, output.size() / 2, output.size() - 4}) ASSERT_EQ(output[place], 1);
+    for (size_t place = output.size() - 3; place < output.size(); ++place) ASSERT_EQ(output[place], 2);
+  });
+}
+
 TEST(InProcess, SumOfBf16IsRoundedOnce) {
   run_ranks(3, {}, [](ProcessGroup& world) {
     // 256 + 1 + 1 = 258 is a bf16; 256 + 1 rounds to 256, and to 256 again.

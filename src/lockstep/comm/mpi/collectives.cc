@@ -201,9 +201,9 @@ void Collectives::Task::broadcast() {
   if (is_root()) {  // it has the rest
     exchange(the_same(own), only(rank(), own));
   } else {
-    Parts to = the_same(own), from = shares;
+    Parts to = the_same(own);
     to[static_cast<size_t>(call.peer)] = {};
-    exchange(to, from);
+    exchange(to, shares);
   }
 }
 
