@@ -101,6 +101,9 @@ void Health::raise_lost(int member, const Place* during) const {
   const int world_rank = view_.world_ranks()[static_cast<size_t>(member)];
   std::string reason = reason_of_end(*view_.segment, world_rank);
   if (reason.empty()) reason = "it has destroyed its group without making this call";
+  // Whoever leaves because another group failed says there what went wrong.
+  const std::string cause = failure_recorded_by(*view_.segment, world_rank, view_.world_rank());
+  if (!cause.empty() && reason.find(cause) == std::string::npos) reason += text(", after ", cause);
   fail(Failure::Kind::peer_lost,
        text("rank ", view_.world_rank(), ": rank ", world_rank, " was lost (", reason, ")",
             during != nullptr ? text(" during ", text_of(*during))

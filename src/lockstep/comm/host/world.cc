@@ -209,6 +209,16 @@ void ring_members(const Segment& segment, Group& group) {
   }
 }
 
+std::string failure_recorded_by(const Segment& segment, int world_rank, int asking_world_rank) {
+  const TableLock lock(segment.control(), asking_world_rank);
+  for (int i = 0; i < segment.control().group_count.load(); ++i) {
+    const Group& group = group_at(segment, i);
+    const bool recorded = group.in_use.load() != 0 && group.failure_state.load() == FailureState::written;
+    if (recorded && group.failure_world_rank == world_rank) return group.failure_message;
+  }
+  return "";
+}
+
 std::string calls_of_every_rank(const Segment& segment, int asking_world_rank) {
   const int world_size = segment.world_size();
   std::vector<std::vector<std::string>> calls(static_cast<size_t>(world_size));

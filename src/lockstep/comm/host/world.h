@@ -61,6 +61,9 @@ void leave_group(const GroupView& view) noexcept;
 void fail_group(const GroupView& view, Failure::Kind kind, std::string_view message, int lost_world_rank);
 void ring_members(const Segment& segment, Group& group);
 
+// The first failure that a rank recorded in some group, in its own words; empty if it recorded none.
+std::string failure_recorded_by(const Segment& segment, int world_rank, int asking_world_rank);
+
 // "rank 0 is in barrier (call 3 on group 'dp'); rank 1 is in no call": every rank of the world, as of now.
 std::string calls_of_every_rank(const Segment& segment, int asking_world_rank);
 
