@@ -15,27 +15,48 @@ endif()
 
 set_property(GLOBAL PROPERTY LOCKSTEP_LAYERS "")
 
-# One precompiled header for every file that includes libtorch: it is most of the compile time (see CONTRIBUTING.md).
-function(lockstep_use_torch target)
-  target_link_libraries(${target} PUBLIC LockstepTorch::torch)
-  if(NOT TARGET lockstep_torch_pch)
-    file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cc "")
-    add_library(lockstep_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cc)
-    target_link_libraries(lockstep_torch_pch PRIVATE LockstepTorch::torch lockstep_options)
-    target_precompile_headers(lockstep_torch_pch PRIVATE <torch/torch.h>)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-      target_compile_options(lockstep_torch_pch PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
-    endif()
+# lockstep_precompile(TARGET PCH HEADERS <h>... LINK target... [OPTIONS option...])
+#   TARGET shares the precompiled headers of PCH, an object library made when it is first named. Both are compiled with
+#   OPTIONS, since clang takes a precompiled header only where the options agree.
+function(lockstep_precompile target pch)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LINK;OPTIONS" ${ARGN})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    list(APPEND ARG_OPTIONS "SHELL:-Xclang -fno-pch-timestamp")
   endif()
-  target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  if(NOT TARGET ${pch})
+    file(WRITE ${CMAKE_BINARY_DIR}/${pch}.cc "")
+    add_library(${pch} OBJECT ${CMAKE_BINARY_DIR}/${pch}.cc)
+    target_link_libraries(${pch} PRIVATE ${ARG_LINK} lockstep_options)
+    target_compile_options(${pch} PRIVATE ${ARG_OPTIONS})
+    target_precompile_headers(${pch} PRIVATE ${ARG_HEADERS})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${pch})
+  target_compile_options(${target} PRIVATE ${ARG_OPTIONS})
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")  # -fPIE would not match the precompiled header
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
-  endif()
+endfunction()
+
+# One precompiled header for every file that includes libtorch: it is most of the compile time (see CONTRIBUTING.md).
+function(lockstep_use_torch target)
+  target_link_libraries(${target} PUBLIC LockstepTorch::torch)
+  lockstep_precompile(${target} lockstep_torch_pch HEADERS <torch/torch.h> LINK LockstepTorch::torch)
+endfunction()
+
+# For layers without libtorch: what nearly all of their files include. tests/house/headers_test.sh sees to it that every
+# header still names what it needs itself.
+function(lockstep_use_std target)
+  lockstep_precompile(${target} lockstep_std_pch HEADERS <algorithm> <atomic> <chrono> <functional> <map> <memory> <mutex>
+                      <span> <sstream> <string> <vector> LINK Threads::Threads)
+endfunction()
+
+# For tests without libtorch: of these what matters is how fast they compile.
+function(lockstep_use_gtest target)
+  target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest)
+  lockstep_precompile(${target} lockstep_gtest_pch HEADERS <gmock/gmock.h> <gtest/gtest.h>
+                      LINK GTest::gmock GTest::gtest Threads::Threads OPTIONS -O1)
 endfunction()
 
 function(lockstep_executable_options target)
@@ -63,6 +84,8 @@ function(lockstep_layer name)
     target_link_libraries(${target} PRIVATE ${ARG_PRIVATE_PACKAGES})
     if(ARG_TORCH)
       lockstep_use_torch(${target})
+    else()
+      lockstep_use_std(${target})
     endif()
   else()
     add_library(${target} INTERFACE)
@@ -84,7 +107,7 @@ function(lockstep_layer name)
     if(ARG_TORCH)
       lockstep_use_torch(${name}_test)
     else()
-      target_compile_options(${name}_test PRIVATE -O1)  # of a test, compile time is what matters
+      lockstep_use_gtest(${name}_test)
     endif()
     add_test(NAME ${name} COMMAND ${name}_test)
     set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS fast)
