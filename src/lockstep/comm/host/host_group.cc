@@ -4,9 +4,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "lockstep/base/log.h"
 #include "lockstep/base/units.h"
-#include "lockstep/comm/host/record_call.h"
+#include "lockstep/comm/record_call.h"
 #include "lockstep/comm/validate.h"
 
 namespace lockstep::comm::host {
@@ -33,16 +32,15 @@ HostGroup::HostGroup(std::shared_ptr<const Rank> owner, const GroupKey& key, int
       health_(view_),
       world_health_(world_view(*owner_->segment, owner_->world_rank)),
       messages_(view_, health_, of_caller_, of_thread_),
-      collectives_(view_, health_) {}
+      collectives_(view_, health_),
+      queue_({.world_rank = view_.world_rank(),
+              .execute = [this](const Call& call, double deadline_s,
+                                trace::Recorder* recorder) { execute(call, deadline_s, recorder, of_thread_); },
+              .fail = [this](std::shared_ptr<Work::State> state,
+                             const Failure& failure) { health_.conclude(std::move(state), failure); }}) {}
 
 HostGroup::~HostGroup() {
   health_.abandon();
-  {
-    const std::lock_guard lock(queue_mutex_);
-    destroyed_ = true;
-  }
-  queue_changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
 }
 
 int HostGroup::world_rank(int group_rank) const {
@@ -58,7 +56,7 @@ void HostGroup::run(const Call& call) {
   validate(call, rank(), size());
   if (is_message(call.operation)) {
     messages_.run({&call, 1}, deadline_s(call), recorder_);
-  } else if (pending_.load(std::memory_order_acquire) == 0) {
+  } else if (queue_.idle()) {
     execute(call, deadline_s(call), recorder_, of_caller_);
   } else {
     submit(call).wait();
@@ -77,21 +75,7 @@ Work HostGroup::submit(const Call& call) {
   }
   const Place place{.call = info_of(call), .kind = "queued call", .number = ++submitted_};
   health_.check(&place);
-  auto state = std::make_shared<Work::State>();
-  {
-    const std::lock_guard lock(queue_mutex_);
-    queue_.push_back({.call = call,
-                      .tag = std::string(call.options.tag),
-                      .input_counts = {call.input_counts.begin(), call.input_counts.end()},
-                      .output_counts = {call.output_counts.begin(), call.output_counts.end()},
-                      .deadline_s = deadline_s(call),
-                      .recorder = recorder_,
-                      .state = state});
-    pending_.fetch_add(1, std::memory_order_relaxed);
-    if (!thread_.joinable()) thread_ = std::thread([this] { execute_queue(); });
-  }
-  queue_changed_.notify_one();
-  return Work(std::move(state));
+  return queue_.submit(call, deadline_s(call), recorder_);
 }
 
 void HostGroup::execute(const Call& call, double deadline_s, trace::Recorder* recorder, const Patience& patience) {
@@ -99,34 +83,6 @@ void HostGroup::execute(const Call& call, double deadline_s, trace::Recorder* re
   const double start_s = recorder != nullptr ? now_s() : 0;
   collectives_.execute(call, deadline_s, patience);
   if (recorder != nullptr) record_call(recorder, info_of(call), start_s);
-}
-
-void HostGroup::execute_queue() {
-  log::set_thread_rank(view_.world_rank());
-  std::unique_lock lock(queue_mutex_);
-  while (true) {
-    queue_changed_.wait(lock, [this] { return destroyed_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Queued next = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
-    next.call.options.tag = next.tag;
-    next.call.input_counts = next.input_counts;
-    next.call.output_counts = next.output_counts;
-    Failure failure;
-    try {
-      execute(next.call, next.deadline_s, next.recorder, of_thread_);
-    } catch (...) {
-      failure = Failure::of(std::current_exception());
-    }
-    pending_.fetch_sub(1, std::memory_order_release);
-    if (failure) {
-      health_.conclude(std::move(next.state), failure);
-    } else {
-      next.state->complete();
-    }
-    lock.lock();
-  }
 }
 
 std::unique_ptr<ProcessGroup> HostGroup::split(std::span<const int> ranks, std::string_view name) {

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 
+#include "lockstep/comm/call_queue.h"
 #include "lockstep/comm/host/arena.h"
 #include "lockstep/comm/host/collectives.h"
 #include "lockstep/comm/host/messages.h"
@@ -69,20 +67,10 @@ class HostGroup final : public ProcessGroup {
   trace::Recorder* recorder() const override { return recorder_; }
 
  private:
-  struct Queued {
-    Call call;
-    std::string tag;  // call.options.tag and the counts point here
-    std::vector<int64_t> input_counts, output_counts;
-    double deadline_s = 0;
-    trace::Recorder* recorder = nullptr;
-    std::shared_ptr<Work::State> state;
-  };
-
   HostGroup(std::shared_ptr<const Rank> owner, const GroupKey& key, int rank);
 
   double deadline_s(const Call& call) const;
   void execute(const Call& call, double deadline_s, trace::Recorder* recorder, const Patience& patience);
-  void execute_queue();  // the communication thread
 
   const std::shared_ptr<const Rank> owner_;
   const std::string name_;
@@ -99,13 +87,8 @@ class HostGroup final : public ProcessGroup {
   std::mutex execution_;  // of one collective at a time
   Collectives collectives_;
 
-  std::mutex queue_mutex_;
-  std::condition_variable queue_changed_;
-  std::deque<Queued> queue_;
-  std::atomic<int> pending_{0};         // queued or under way
   std::atomic<uint64_t> submitted_{0};  // ever
-  bool destroyed_ = false;
-  std::thread thread_;
+  CallQueue queue_;                     // last: its thread uses the rest
 };
 
 }  // namespace lockstep::comm::host

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "lockstep/base/log.h"
-#include "lockstep/comm/host/record_call.h"
+#include "lockstep/comm/record_call.h"
 #include "lockstep/comm/reduce.h"
 
 namespace lockstep::comm::host {

@@ -1,8 +1,9 @@
-#include "lockstep/comm/host/record_call.h"
+#include "lockstep/comm/record_call.h"
 
+#include "lockstep/base/clock.h"
 #include "lockstep/trace/recorder.h"
 
-namespace lockstep::comm::host {
+namespace lockstep::comm {
 
 void record_call(trace::Recorder* recorder, const CallInfo& call, double start_s) {
   if (recorder == nullptr) return;
@@ -11,4 +12,4 @@ void record_call(trace::Recorder* recorder, const CallInfo& call, double start_s
   recorder->record(trace::Track::communication, event, start_s, now_s(), call.bytes());
 }
 
-}  // namespace lockstep::comm::host
+}  // namespace lockstep::comm
