@@ -12,7 +12,7 @@
 
 namespace lockstep::data {
 
-inline constexpr int64_t kIgnoredTarget = -1;
+using spec::kIgnoredTarget;
 
 // B: sequences of the micro-batch, S: tokens of a sequence.
 struct Batch {

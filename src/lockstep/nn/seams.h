@@ -15,10 +15,11 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/spec/model.h"
+
 namespace lockstep::nn {
 
-// Target of a token that does not count.
-inline constexpr int64_t kIgnoredTarget = -1;
+using spec::kIgnoredTarget;
 
 // Which part of the run a micro-batch is. Random masks are keyed by it, never by the rank that computes them.
 struct MicrobatchContext {

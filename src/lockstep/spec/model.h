@@ -10,6 +10,9 @@
 
 namespace lockstep::spec {
 
+// Target of a token that does not count.
+inline constexpr int64_t kIgnoredTarget = -1;
+
 enum class Norm { layernorm, rmsnorm };
 enum class Activation { gelu, gelu_tanh, swiglu };
 enum class Position { learned, rope };
