@@ -44,11 +44,27 @@ RANK_PROGRAM(exercises_large) {
   }
 }
 
+RANK_PROGRAM(exercises_algorithms) {
+  const int64_t p = world.size();
+  const auto check_all = [&](int64_t count, std::span<const DataType> types) {
+    const std::string wrong = comm::check_algorithms(world, count, types);
+    if (!wrong.empty()) throw InternalError(wrong);
+  };
+  for (const int64_t count : {int64_t{0}, int64_t{1}, p - 1, p, p + 1, int64_t{100}}) check_all(count, {});
+  constexpr DataType kBySize[] = {DataType::f64, DataType::bf16};
+  for (const int64_t count : {1000, 20'000}) check_all(count, kBySize);
+}
+
 class SharedMemory : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, SharedMemory, testing::Range(1, 5));
 
 TEST_P(SharedMemory, EveryOperationIsItsDefinition) {
   const JobResult result = run_job({.program = "exercises_everything", .ranks = GetParam()});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+TEST_P(SharedMemory, EveryAlgorithmGivesTheDefinition) {
+  const JobResult result = run_job({.program = "exercises_algorithms", .ranks = GetParam()});
   EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 

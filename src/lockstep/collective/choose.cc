@@ -44,16 +44,17 @@ bool fits(const Rule& rule, const Request& request) {
 }
 
 std::string algorithms_of(Operation operation) {
-  std::string names;
+  std::string names(kNative);
   for (const Algorithm& each : algorithms()) {
-    if (each.operation == operation) names += (names.empty() ? "" : ", ") + std::string(each.name);
+    if (each.operation == operation) names += text(", ", each.name);
   }
   return names;
 }
 
 bool has_algorithm(Operation operation, std::string_view algorithm) {
-  return std::ranges::any_of(
-      algorithms(), [&](const Algorithm& each) { return each.operation == operation && each.name == algorithm; });
+  return algorithm == kNative || std::ranges::any_of(algorithms(), [&](const Algorithm& each) {
+           return each.operation == operation && each.name == algorithm;
+         });
 }
 
 // One line of a table; errors say which.

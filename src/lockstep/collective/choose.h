@@ -12,13 +12,16 @@
 
 namespace lockstep::collective {
 
+// The name that stands for a backend's own way in rules and calls; no program describes it.
+inline constexpr std::string_view kNative = "native";
+
 // Fits calls of `operation` of at most max_bytes on min_ranks to max_ranks ranks, on one host or on several.
 struct Rule {
   Operation operation = Operation::all_reduce;
   bool several_hosts = false;
   int min_ranks = 1, max_ranks = kNoLimit;
   int64_t max_bytes = kNoBytesLimit;
-  std::string algorithm;
+  std::string algorithm;  // or kNative
   bool operator==(const Rule&) const = default;
 
   static constexpr int kNoLimit = 2147483647;

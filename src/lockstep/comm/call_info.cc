@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/text.h"
+#include "lockstep/comm/programs.h"
 
 namespace lockstep::comm {
 namespace {
@@ -46,7 +47,7 @@ uint64_t hash_of(Counts counts) {
 
 bool CallInfo::same_call(const CallInfo& other) const {
   return operation == other.operation && type == other.type && reduction == other.reduction && peer == other.peer &&
-         uneven == other.uneven && (count == other.count || counts_differ_by_rank()) &&
+         uneven == other.uneven && algorithm == other.algorithm && (count == other.count || counts_differ_by_rank()) &&
          detail_hash == other.detail_hash;
 }
 
@@ -88,6 +89,9 @@ std::string describe(const CallInfo& call, std::span<const int32_t> world_ranks)
       break;
     default:
       break;
+  }
+  if (call.algorithm != kNative && call.algorithm != kAnnounced) {
+    result += text(" by ", algorithm_name(call.operation, call.algorithm));
   }
   if (!call.tag.empty()) result += text(" [", call.tag, "]");
   return result;

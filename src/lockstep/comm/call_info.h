@@ -18,6 +18,7 @@ struct CallInfo {
   Reduction reduction = Reduction::sum;
   bool reachable = true;  // the caller's memory can be read and written by the other ranks; not part of the fingerprint
   bool uneven = false;
+  uint8_t algorithm = 0;  // see programs.h
   int32_t peer = -1;
   int64_t count = 0;
   uint64_t detail_hash = 0;  // of the tag and of counts that all ranks must agree on; 0: neither

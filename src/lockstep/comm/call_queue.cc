@@ -21,6 +21,7 @@ Work CallQueue::submit(const Call& call, double deadline_s, trace::Recorder* rec
     const std::lock_guard lock(mutex_);
     queue_.push_back({.call = call,
                       .tag = std::string(call.options.tag),
+                      .algorithm = std::string(call.options.algorithm),
                       .input_counts = {call.input_counts.begin(), call.input_counts.end()},
                       .output_counts = {call.output_counts.begin(), call.output_counts.end()},
                       .deadline_s = deadline_s,
@@ -49,6 +50,7 @@ void CallQueue::execute_all() {
 
 void CallQueue::execute(Queued next) {
   next.call.options.tag = next.tag;
+  next.call.options.algorithm = next.algorithm;
   next.call.input_counts = next.input_counts;
   next.call.output_counts = next.output_counts;
   Failure failure;

@@ -44,7 +44,7 @@ class CallQueue {
  private:
   struct Queued {
     Call call;
-    std::string tag;  // call.options.tag points here, and call's counts to the two below
+    std::string tag, algorithm;  // call.options point here, and call's counts to the two below
     std::vector<int64_t> input_counts, output_counts;
     double deadline_s = 0;
     trace::Recorder* recorder = nullptr;

@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/collective/choose.h"
+#include "lockstep/collective/count.h"
 
 namespace lockstep::trace {
 class Recorder;
@@ -81,6 +83,9 @@ struct CallOptions {
   std::optional<std::chrono::milliseconds> deadline;  // longest wait for another rank; absent: the group's
   // What errors and traces show, e.g. "bucket 3"; copied. Ranks must agree on it as on the rest of a call.
   std::string_view tag;
+  // How a collective moves its data: a name of its operation in collective::algorithms() ("ring"), collective::kNative
+  // for the backend's own way, or empty: as the group's rules choose. Copied; ranks must agree on it.
+  std::string_view algorithm{};
 };
 
 // Elements for or from each rank of a group, in rank order. The list must live until the function it is given to
@@ -168,6 +173,13 @@ class ProcessGroup {
 
   // Throws the error that this group or its world has failed with, if any.
   virtual void check() const = 0;
+
+  // Which algorithm serves the collectives that name none. Every rank of the group must have the same rules. Without
+  // any, all of them are native. Groups split later inherit them.
+  virtual void set_rules(collective::RuleTable rules) = 0;
+  // What this rank has sent and received as steps of programs, counted as it happened: for each call what
+  // collective::count says.
+  virtual collective::Traffic traffic() const = 0;
 
   virtual std::chrono::milliseconds default_deadline() const = 0;
   virtual void set_default_deadline(std::chrono::milliseconds deadline) = 0;

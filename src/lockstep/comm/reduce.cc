@@ -210,8 +210,9 @@ class Reducer {
   using Accumulator = typename Type::Accumulator;
 
  public:
-  Reducer(std::span<const void* const> inputs, bool average)
-      : inputs_(inputs), average_(average), loops_(loops_for_this_processor<Type, Op>()) {}
+  // Divides by `divisor` unless that is 1.
+  Reducer(std::span<const void* const> inputs, size_t divisor)
+      : inputs_(inputs), divisor_(divisor), loops_(loops_for_this_processor<Type, Op>()) {}
 
   void run(std::span<void* const> outputs, int64_t count, bool streaming) const {
     alignas(64) Stored result[kTile];
@@ -241,13 +242,13 @@ class Reducer {
       // Every input has been read when an element is written, so `to` may be any of them.
       if (is_one_loop(inputs_.size())) {
         reduce_range(0, inputs_.size(), begin, n, to);
-        if (average_) divide(to, to, n);
+        if (divisor_ != 1) divide(to, to, n);
         return;
       }
     }
     alignas(64) Accumulator sums[kTile];
     reduce_range(0, inputs_.size(), begin, n, sums);
-    if (average_) {
+    if (divisor_ != 1) {
       divide(sums, to, n);
     } else {
       loops_.store(sums, to, n);
@@ -255,7 +256,7 @@ class Reducer {
   }
 
   void divide(const Accumulator* from, Stored* to, int64_t n) const {
-    loops_.store_divided(from, to, n, static_cast<Accumulator>(inputs_.size()));
+    loops_.store_divided(from, to, n, static_cast<Accumulator>(divisor_));
   }
 
   // to[0, n) <- the tree over inputs [first, first + inputs).
@@ -274,7 +275,7 @@ class Reducer {
   }
 
   std::span<const void* const> inputs_;
-  bool average_;
+  size_t divisor_;
   Loops<Type, Op> loops_;
 };
 
@@ -284,11 +285,12 @@ void reduce_type(Reduction reduction, std::span<const void* const> inputs, std::
   switch (reduction) {
     case Reduction::sum:
     case Reduction::average:
-      return Reducer<Type, Sum>(inputs, reduction == Reduction::average).run(outputs, count, streaming);
+      return Reducer<Type, Sum>(inputs, reduction == Reduction::average ? inputs.size() : 1)
+          .run(outputs, count, streaming);
     case Reduction::min:
-      return Reducer<Type, Min>(inputs, false).run(outputs, count, streaming);
+      return Reducer<Type, Min>(inputs, 1).run(outputs, count, streaming);
     case Reduction::max:
-      return Reducer<Type, Max>(inputs, false).run(outputs, count, streaming);
+      return Reducer<Type, Max>(inputs, 1).run(outputs, count, streaming);
   }
 }
 
@@ -312,6 +314,27 @@ void reduce(DataType type, Reduction reduction, std::span<const void* const> inp
       return reduce_type<Plain<int64_t>>(reduction, inputs, outputs, count, streaming);
     case DataType::u8:
       return reduce_type<Plain<uint8_t>>(reduction, inputs, outputs, count, streaming);
+  }
+}
+
+void divide(DataType type, void* in_out, int64_t count, int64_t divisor) {
+  const void* const input = in_out;
+  const auto run = [&]<class Type>(Type) {
+    Reducer<Type, Sum>({&input, 1}, static_cast<size_t>(divisor)).run({&in_out, 1}, count, false);
+  };
+  switch (type) {
+    case DataType::f32:
+      return run(Plain<float>());
+    case DataType::f64:
+      return run(Plain<double>());
+    case DataType::bf16:
+      return run(BFloat16());
+    case DataType::f16:
+      return run(Float16());
+    case DataType::i32:
+    case DataType::i64:
+    case DataType::u8:
+      LOCKSTEP_CHECK(false, "a quotient of integers");
   }
 }
 

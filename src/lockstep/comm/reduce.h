@@ -17,6 +17,9 @@ namespace lockstep::comm {
 void reduce(DataType type, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
             int64_t count, bool streaming);
 
+// in_out[i] <- in_out[i] / divisor, rounded once. Not for integers.
+void divide(DataType type, void* in_out, int64_t count, int64_t divisor);
+
 // As memcpy; does nothing when both are the same address.
 void copy(void* to, const void* from, int64_t bytes, bool streaming);
 

@@ -64,7 +64,11 @@ int64_t StartedExercise::part_begin(bool of_input, int r) const {
 void StartedExercise::make_call(ProcessGroup& group, bool asynchronous) {
   if (exercise_.batched) return exchange_in_batch(group, asynchronous);
   if (is_message(exercise_.operation)) return send_around(group, asynchronous);
-  Call call{.operation = exercise_.operation, .input = input_, .output = output_, .reduction = exercise_.reduction};
+  Call call{.operation = exercise_.operation,
+            .input = input_,
+            .output = output_,
+            .reduction = exercise_.reduction,
+            .options = {.algorithm = exercise_.algorithm}};
   if (has_root(exercise_.operation)) call.peer = exercise_.root;
   std::vector<int64_t> sent, received;
   for (int r = 0; r < size_; ++r) {
@@ -166,6 +170,15 @@ int64_t random_count(std::mt19937_64& random) {
   return static_cast<int64_t>(random() % (kind == 0 ? 60'000 : kind < 16 ? 6000 : 20));
 }
 
+// Empty for what has none.
+std::string_view random_algorithm(std::mt19937_64& random, Operation operation) {
+  std::vector<std::string_view> names{""};
+  for (const collective::Algorithm& each : collective::algorithms()) {
+    if (collective::name(each.operation) == name(operation)) names.push_back(each.name);
+  }
+  return names[random() % names.size()];
+}
+
 Exercise random_exercise(std::mt19937_64& random, size_t group_size) {
   Exercise exercise = kForms[random() % std::size(kForms)];
   exercise.type = kTypes[random() % std::size(kTypes)];
@@ -175,6 +188,7 @@ Exercise random_exercise(std::mt19937_64& random, size_t group_size) {
   exercise.root = static_cast<int>(random() % group_size);
   exercise.seed = random();
   exercise.in_place = random() % 2 == 0;
+  if (random() % 3 == 0) exercise.algorithm = random_algorithm(random, exercise.operation);
   return exercise;
 }
 
@@ -211,6 +225,27 @@ std::vector<Exercise> every_exercise(int size, int64_t count) {
     }
   }
   return exercises;
+}
+
+std::string check_algorithms(ProcessGroup& group, int64_t count, std::span<const DataType> types) {
+  for (Exercise exercise : every_exercise(group.size(), count)) {
+    const bool is_wanted = types.empty() || std::ranges::find(types, exercise.type) != types.end();
+    if (is_message(exercise.operation) || !is_wanted) continue;
+    for (const collective::Algorithm& algorithm : collective::algorithms()) {
+      if (collective::name(algorithm.operation) != name(exercise.operation)) continue;
+      exercise.algorithm = algorithm.name;
+      collective::Traffic expected = group.traffic();
+      const collective::Program program = program_of(exercise, group.size());
+      expected += collective::count(program, piece_sizes(exercise, program),
+                                    element_size(exercise.type))[static_cast<size_t>(group.rank())];
+      const std::string wrong = StartedExercise(group, exercise, exercise.seed % 5 == 0).finish();
+      if (!wrong.empty()) return wrong;
+      if (group.traffic() != expected) {
+        return text("rank ", group.rank(), ": what ", describe(exercise), " sent is not what its program says");
+      }
+    }
+  }
+  return "";
 }
 
 std::string run_random_program(ProcessGroup& world, uint64_t seed) {

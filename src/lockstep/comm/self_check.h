@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "lockstep/collective/program.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep::comm {
@@ -21,6 +23,7 @@ struct Exercise {
   bool uneven = false;      // reduce_scatter, all_gather, all_to_all, batches: parts of 0 to 2 * count elements
   bool batched = false;     // messages: one to and one from every other rank, in any order; the result is all_to_all's
   uint64_t seed = 0;
+  std::string_view algorithm{};  // see CallOptions
 };
 std::string describe(const Exercise& exercise);
 
@@ -30,10 +33,16 @@ int64_t part_count(const Exercise& exercise, int from, int to);
 int64_t input_count(const Exercise& exercise, int rank, int size);
 int64_t output_count(const Exercise& exercise, int rank, int size);
 
+// The program of the exercise's algorithm, which is not empty and not native, with all ranks on one host; the elements
+// of each of its pieces.
+collective::Program program_of(const Exercise& exercise, int size);
+std::vector<int64_t> piece_sizes(const Exercise& exercise, const collective::Program& program);
+
 // Elements of `type`, of any bits but signalling NaN: rank's input of the exercise.
 std::vector<char> input_of(const Exercise& exercise, int rank, int size);
 
-// What rank's output must be: bit for bit, but any NaN for a NaN.
+// What rank's output must be: bit for bit, but any NaN for a NaN. Where the algorithm's program rounds per hop, that is
+// what the program gives when collective::interpret runs it.
 std::vector<char> expected_output(const Exercise& exercise, int rank, int size);
 // Whether element i is as expected.
 bool same_element(DataType type, const char* a, const char* b, int64_t i);
@@ -63,6 +72,12 @@ class StartedExercise {
 // Every operation on every type with every reduction, even and uneven, in turns in place, in registered memory and with
 // another root. The same list for the same `size` and `count`.
 std::vector<Exercise> every_exercise(int size, int64_t count);
+
+// Every operation by each of its algorithms, on every type with every reduction, even and uneven, against its
+// definition; what is counted as sent and received, against collective::count. Returns what is wrong: empty if nothing
+// is. For groups whose ranks are on one host.
+//   types  empty: all
+std::string check_algorithms(ProcessGroup& group, int64_t count, std::span<const DataType> types = {});
 
 // A program of random operations on `world` and on groups of some of its ranks that overlap. Every rank makes the same
 // calls in the same order, each blocking or not as it likes. Returns what is wrong: empty if nothing is.

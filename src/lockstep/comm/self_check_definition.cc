@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lockstep/base/text.h"
+#include "lockstep/collective/interpret.h"
 #include "lockstep/comm/self_check.h"
 
 namespace lockstep::comm {
@@ -106,6 +107,56 @@ bool both_nan(DataType type, const char* a, const char* b, int64_t i) {
   return std::isnan(load<T>(type, a, i)) && std::isnan(load<T>(type, b, i));
 }
 
+double rounded(DataType type, double value) {
+  switch (type) {
+    case DataType::f32:
+      return static_cast<float>(value);
+    case DataType::bf16:
+      return from_bf16(to_bf16(static_cast<float>(value)));
+    case DataType::f16:
+      return static_cast<double>(static_cast<_Float16>(static_cast<float>(value)));
+    default:
+      return value;
+  }
+}
+
+bool is_floating(DataType type) {
+  return type == DataType::f32 || type == DataType::f64 || type == DataType::bf16 || type == DataType::f16;
+}
+
+double load_double(DataType type, const std::vector<char>& values, int64_t i) {
+  return type == DataType::f64 ? load<double>(type, values.data(), i) : load<float>(type, values.data(), i);
+}
+
+void store_double(DataType type, std::vector<char>& values, int64_t i, double value) {
+  if (type == DataType::f64) return store(type, values.data(), i, value);
+  store(type, values.data(), i, static_cast<float>(value));
+}
+
+// As the program rounds on its way.
+std::vector<char> reduced_by_hops(const Exercise& exercise, const collective::Program& program,
+                                  const std::vector<std::vector<char>>& inputs, int rank) {
+  std::vector<std::vector<double>> values(inputs.size());
+  for (size_t r = 0; r < inputs.size(); ++r) {
+    const auto count = static_cast<int64_t>(inputs[r].size()) / element_size(exercise.type);
+    for (int64_t i = 0; i < count; ++i) values[r].push_back(load_double(exercise.type, inputs[r], i));
+  }
+  collective::Interpretation how;
+  how.combine = [&](double left, double right) {
+    const bool averages = exercise.reduction == Reduction::average;
+    return combine(averages ? Reduction::sum : exercise.reduction, left, right);
+  };
+  how.round = [&](double value) { return rounded(exercise.type, value); };
+  const std::vector<double> sums =
+      collective::interpret(program, piece_sizes(exercise, program), values, how)[static_cast<size_t>(rank)];
+  std::vector<char> output(sums.size() * static_cast<size_t>(element_size(exercise.type)));
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const double divisor = exercise.reduction == Reduction::average ? static_cast<double>(program.ranks) : 1;
+    store_double(exercise.type, output, static_cast<int64_t>(i), rounded(exercise.type, sums[i] / divisor));
+  }
+  return output;
+}
+
 bool is_exchange(const Exercise& exercise) {
   return exercise.operation == Operation::all_to_all || exercise.batched;
 }
@@ -122,7 +173,8 @@ std::string describe(const Exercise& exercise) {
   return text(name(exercise.operation), "(", name(exercise.reduction), ") of ", exercise.count, " ",
               name(exercise.type), " root ", exercise.root, exercise.registered ? " registered" : "",
               exercise.in_place ? " in place" : "", exercise.uneven ? " uneven" : "",
-              exercise.batched ? " batched" : "", " seed ", exercise.seed);
+              exercise.batched ? " batched" : "", exercise.algorithm.empty() ? "" : " by ", exercise.algorithm,
+              " seed ", exercise.seed);
 }
 
 int64_t part_count(const Exercise& exercise, int from, int to) {
@@ -135,6 +187,26 @@ int64_t part_count(const Exercise& exercise, int from, int to) {
     key = std::min(from, to) * 64 + std::max(from, to);
   const uint64_t bits = mix(exercise.seed * 0x1000193 + static_cast<uint64_t>(key));
   return bits % 4 == 0 ? 0 : static_cast<int64_t>((bits >> 8) % static_cast<uint64_t>(2 * exercise.count + 1));
+}
+
+collective::Program program_of(const Exercise& exercise, int size) {
+  return collective::make_program(collective::parse_operation(name(exercise.operation)), exercise.algorithm,
+                                  {.ranks = size, .root = exercise.root});
+}
+
+std::vector<int64_t> piece_sizes(const Exercise& exercise, const collective::Program& program) {
+  if (collective::division(program.operation) == collective::Division::whole) {
+    return collective::piece_sizes(program, exercise.count);
+  }
+  std::vector<int64_t> sizes;
+  const bool per_pair = collective::division(program.operation) == collective::Division::per_pair;
+  for (int from = 0; from < program.ranks; ++from) {
+    for (int to = 0; to < (per_pair ? program.ranks : 1); ++to) {
+      const bool by_receiver = exercise.operation == Operation::reduce_scatter;
+      sizes.push_back(by_receiver ? part_count(exercise, 0, from) : part_count(exercise, from, to));
+    }
+  }
+  return sizes;
 }
 
 int64_t input_count(const Exercise& exercise, int rank, int size) {
@@ -195,6 +267,10 @@ std::vector<char> expected_output(const Exercise& exercise, int rank, int size) 
   const int64_t count = output_count(exercise, rank, size);
   const auto root = static_cast<size_t>(exercise.root);
   std::vector<char> output;
+  if (!exercise.algorithm.empty() && exercise.algorithm != collective::kNative && is_floating(exercise.type)) {
+    const collective::Program program = program_of(exercise, size);
+    if (program.rounding == collective::Rounding::per_hop) return reduced_by_hops(exercise, program, inputs, rank);
+  }
   const auto reduce_from = [&](int64_t begin) {
     output.resize(static_cast<size_t>(count * element_size(exercise.type)));
     reduce_naively(exercise, inputs, begin, count, output.data());

@@ -8,9 +8,10 @@
 
 namespace lockstep::comm::host {
 
-void Collectives::execute(const Call& call, double deadline_s, const Patience& patience) {
+void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s, const Patience& patience) {
   Execution execution{*this, call, patience};
   execution.place.call = info_of(call, execution.exposes_reachable_memory());
+  execution.place.call.algorithm = algorithm;
   execution.place.number = sequence_ + 1;
   execution.deadline.limit_s = deadline_s;
   health_.check(&execution.place);

@@ -4,27 +4,37 @@
 //   small                       the data came with the announcements: done
 //   large, memory reachable     read the others' memory, write one's share into theirs, then wait until all have (sync)
 //   large, other memory         the same over staging blocks, copied in and out
-// Which of the three is decided by what all ranks have announced, so all decide alike. Nothing is allocated.
+// Which of the three is decided by what all ranks have announced, so all decide alike. Nothing is allocated. A call
+// that is to be served by a step program runs that instead, its messages between the ranks over channels of their own.
 #pragma once
 
 #include <functional>
 
-#include "lockstep/comm/host/health.h"
+#include "lockstep/comm/host/messages.h"
+#include "lockstep/comm/programs.h"
+#include "lockstep/comm/run_program.h"
 
 namespace lockstep::comm::host {
 
 class Collectives {
  public:
-  Collectives(const GroupView& view, const Health& health) : view_(view), health_(health) {}
+  Collectives(const GroupView& view, Health& health, Programs& programs, const Messages::Options& steps)
+      : view_(view), health_(health), programs_(programs), steps_(view, health, steps) {}
 
   // `call` is valid (see validate). One thread at a time.
-  void execute(const Call& call, double deadline_s, const Patience& patience);
+  //   algorithm  Programs::choose of the call
+  void execute(const Call& call, uint8_t algorithm, double deadline_s, const Patience& patience);
+  const collective::Traffic& traffic() const { return traffic_; }
 
  private:
   struct Execution;  // the state of one call
 
   GroupView view_;
   const Health& health_;
+  Programs& programs_;
+  Messages steps_;
+  Workspace workspace_;
+  collective::Traffic traffic_;
   uint64_t sequence_ = 0;
   uint64_t phase_ = 0;
 };

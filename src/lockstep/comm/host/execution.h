@@ -1,5 +1,6 @@
 // The state of one collective call while a rank executes it: meeting the others (collectives.cc), moving data from
-// where it lies (move_data.cc) and over staging blocks (move_staged.cc).
+// where it lies (move_data.cc) and over staging blocks (move_staged.cc), or as a step program says
+// (move_by_program.cc).
 #pragma once
 
 #include <algorithm>
@@ -53,7 +54,8 @@ struct Collectives::Execution {
   int64_t longest_count() const;
   // The most that any rank gives.
   int64_t given_bytes() const;
-  bool is_inline() const { return given_bytes() <= kInlineBytes; }
+  bool is_native() const { return place.call.algorithm == kNative; }
+  bool is_inline() const { return is_native() && given_bytes() <= kInlineBytes; }
   // Whether r's input came with its announcement. The same for all ranks but in an uneven all_to_all.
   bool slot_holds_input(int r) const;
   // r's input, where this rank can read it.
@@ -80,6 +82,8 @@ struct Collectives::Execution {
   void reduce_share();
   void gather_parts();
   void exchange_parts();
+
+  void move_by_program();
 
   void move_staged();
   void stage_reduction();

@@ -31,8 +31,9 @@ HostGroup::HostGroup(std::shared_ptr<const Rank> owner, const GroupKey& key, int
       default_deadline_(owner_->segment->control().default_deadline_ms),
       health_(view_),
       world_health_(world_view(*owner_->segment, owner_->world_rank)),
-      messages_(view_, health_, of_caller_, of_thread_),
-      collectives_(view_, health_),
+      programs_({.host_of_rank = std::vector<int>(static_cast<size_t>(view_.size()), 0)}),
+      messages_(view_, health_, {Carries::messages, of_caller_, of_thread_}),
+      collectives_(view_, health_, programs_, {Carries::steps, of_caller_, of_thread_}),
       queue_({.world_rank = view_.world_rank(),
               .execute = [this](const Call& call, double deadline_s,
                                 trace::Recorder* recorder) { execute(call, deadline_s, recorder, of_thread_); },
@@ -73,6 +74,7 @@ Work HostGroup::submit(const Call& call) {
   if (is_message(call.operation)) {
     return messages_.submit(call, deadline_s(call), recorder_);
   }
+  if (!call.options.algorithm.empty()) programs_.choose(call);  // refuses a name that there is not
   const Place place{.call = info_of(call), .kind = "queued call", .number = ++submitted_};
   health_.check(&place);
   return queue_.submit(call, deadline_s(call), recorder_);
@@ -81,7 +83,7 @@ Work HostGroup::submit(const Call& call) {
 void HostGroup::execute(const Call& call, double deadline_s, trace::Recorder* recorder, const Patience& patience) {
   const std::lock_guard lock(execution_);
   const double start_s = recorder != nullptr ? now_s() : 0;
-  collectives_.execute(call, deadline_s, patience);
+  collectives_.execute(call, programs_.choose(call), deadline_s, patience);
   if (recorder != nullptr) record_call(recorder, info_of(call), start_s);
 }
 
@@ -104,7 +106,18 @@ std::unique_ptr<ProcessGroup> HostGroup::split(std::span<const int> ranks, std::
   std::unique_ptr<HostGroup> group(new HostGroup(owner_, key, own));
   group->default_deadline_ = default_deadline_;
   group->recorder_ = recorder_;
+  group->programs_.set_rules(programs_.rules());
   return group;
+}
+
+void HostGroup::set_rules(collective::RuleTable rules) {
+  const std::lock_guard lock(execution_);
+  programs_.set_rules(std::move(rules));
+}
+
+collective::Traffic HostGroup::traffic() const {
+  const std::lock_guard lock(execution_);
+  return collectives_.traffic();
 }
 
 Registered HostGroup::allocate(int64_t bytes) {

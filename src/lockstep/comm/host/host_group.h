@@ -62,6 +62,8 @@ class HostGroup final : public ProcessGroup {
   void check() const override;
 
   std::chrono::milliseconds default_deadline() const override { return default_deadline_; }
+  void set_rules(collective::RuleTable rules) override;
+  collective::Traffic traffic() const override;
   void set_default_deadline(std::chrono::milliseconds deadline) override { default_deadline_ = deadline; }
   void set_recorder(trace::Recorder* recorder) override { recorder_ = recorder; }
   trace::Recorder* recorder() const override { return recorder_; }
@@ -82,9 +84,10 @@ class HostGroup final : public ProcessGroup {
   std::map<std::string, uint64_t> splits_;  // how often each (ranks, name) was split
 
   Health health_, world_health_;
+  Programs programs_;
   Messages messages_;
 
-  std::mutex execution_;  // of one collective at a time
+  mutable std::mutex execution_;  // of one collective at a time; rules and traffic
   Collectives collectives_;
 
   std::atomic<uint64_t> submitted_{0};  // ever

@@ -1,7 +1,7 @@
 // The memory that the ranks of one host share, and where everything lies in it.
 //
 //   Segment   [ Control | group record | group record | ...            | arena of rank 0 | arena of rank 1 | ... ]
-//   record    [ Group | Member x p | Channel x p*p | staging x p ]
+//   record    [ Group | Member x p | Channel x 2*p*p | staging x p ]
 //
 // Ranks as processes map one sparse file, ranks as threads one anonymous mapping without arenas. The pages of what is
 // never used never exist. Addresses inside are offsets, since each process maps it elsewhere. All of it starts as
@@ -147,7 +147,11 @@ struct alignas(kCacheLine) Fragment {
   Fragment() {}
 };
 
-// Messages of one ordered pair of ranks, as a ring of fragments.
+// What a channel carries: the user's messages, or those of step programs, which never wait for one another.
+enum class Carries : int { messages, steps };
+inline constexpr int kChannelsOfPair = 2;
+
+// One ordered pair of ranks, as a ring of fragments.
 struct Channel {
   ChannelEnd sender, receiver;
   Fragment fragments[kFragments];
@@ -160,7 +164,8 @@ inline int64_t channels_offset(int size) {
   return members_offset() + size * static_cast<int64_t>(sizeof(Member));
 }
 inline int64_t staging_offset(int size) {
-  const int64_t end = channels_offset(size) + int64_t{size} * size * static_cast<int64_t>(sizeof(Channel));
+  const int64_t end =
+      channels_offset(size) + int64_t{kChannelsOfPair} * size * size * static_cast<int64_t>(sizeof(Channel));
   return (end + kPage - 1) / kPage * kPage;
 }
 inline int64_t record_bytes(int size) {

@@ -10,11 +10,10 @@
 
 namespace lockstep::comm::host {
 
-Messages::Messages(const GroupView& view, Health& health, const Patience& of_caller, const Patience& of_thread)
+Messages::Messages(const GroupView& view, Health& health, const Options& options)
     : view_(view),
       health_(health),
-      of_caller_(of_caller),
-      of_thread_(of_thread),
+      options_(options),
       sends_(static_cast<size_t>(view.size())),
       receives_(static_cast<size_t>(view.size())) {}
 
@@ -31,23 +30,37 @@ Messages::~Messages() {
 }
 
 void Messages::run(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder) {
+  run_all(calls, deadline_s, recorder, nullptr, options_.of_caller);
+}
+
+void Messages::run_round(std::span<const comm::Message> round, const Place& place, double deadline_s,
+                         const Patience& patience) {
+  std::vector<Call> calls;
+  for (const comm::Message& step : round) {
+    calls.push_back({.operation = step.operation, .input = step.buffer, .output = step.buffer, .peer = step.peer});
+  }
+  run_all(calls, deadline_s, nullptr, &place, patience);
+}
+
+void Messages::run_all(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder,
+                       const Place* collective, const Patience& patience) {
   std::vector<std::shared_ptr<Work::State>> states;
   {
     const std::lock_guard lock(mutex_);
     try {
-      for (const Call& call : calls) states.push_back(enqueue(call, deadline_s, recorder));
+      for (const Call& call : calls) states.push_back(enqueue(call, deadline_s, recorder, collective));
     } catch (...) {  // nobody would drive those before it, whose memory the caller lets go
       fail_all(Failure::of(std::current_exception()));
       throw;
     }
   }
-  if (!states.empty()) drive(states, of_caller_);
+  if (!states.empty()) drive(states, patience);
   for (const auto& state : states) state->wait();
 }
 
 Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* recorder) {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<Work::State> state = enqueue(call, deadline_s, recorder);
+  std::shared_ptr<Work::State> state = enqueue(call, deadline_s, recorder, nullptr);
   try {
     advance_all();
   } catch (...) {
@@ -57,7 +70,7 @@ Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* reco
     if (!thread_.joinable()) {
       thread_ = std::thread([this] {
         log::set_thread_rank(view_.world_rank());
-        drive({}, of_thread_);
+        drive({}, options_.of_thread);
       });
     }
     view_.mine().message_bell.ring();  // the thread may be asleep without a deadline
@@ -65,7 +78,8 @@ Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* reco
   return Work(state);
 }
 
-std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline_s, trace::Recorder* recorder) {
+std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline_s, trace::Recorder* recorder,
+                                               const Place* collective) {
   const bool sends = call.operation == Operation::send;
   const Buffer& data = sends ? call.input : call.output;
   Queue& queue = (sends ? sends_ : receives_)[static_cast<size_t>(call.peer)];
@@ -75,9 +89,10 @@ std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline
   message.place.kind = "message";
   message.place.number = queue.next_number;
   message.deadline.limit_s = deadline_s;
+  message.collective = collective;
   message.recorder = recorder;
   message.state = std::make_shared<Work::State>();
-  health_.check(&message.place);
+  health_.check(collective != nullptr ? collective : &message.place);
   ++queue.next_number;
   std::shared_ptr<Work::State> state = message.state;
   queue.messages.push_back(std::move(message));
@@ -132,7 +147,8 @@ void Messages::advance_all() {
 }
 
 void Messages::advance(Queue& queue, int peer, bool sends) {
-  ChannelEnd& end = sends ? view_.channel(view_.rank, peer).sender : view_.channel(peer, view_.rank).receiver;
+  ChannelEnd& end = sends ? view_.channel(options_.what, view_.rank, peer).sender
+                          : view_.channel(options_.what, peer, view_.rank).receiver;
   while (!queue.messages.empty()) {
     Message& message = queue.messages.front();
     if (message.started_s == 0) start(message, end);
@@ -160,7 +176,7 @@ void Messages::finish(Queue& queue, ChannelEnd& end) {
 
 // Returns whether the data may be overwritten.
 bool Messages::send_fragments(Message& message, int peer) {
-  Channel& channel = view_.channel(view_.rank, peer);
+  Channel& channel = view_.channel(options_.what, view_.rank, peer);
   const int64_t bytes = message.place.call.bytes();
   const char* const data = static_cast<const char*>(message.call.input.data);
   const bool fetched = message.place.call.reachable && bytes > kFragmentBytes;
@@ -186,7 +202,7 @@ bool Messages::send_fragments(Message& message, int peer) {
 
 // Returns whether all of it is here.
 bool Messages::receive_fragments(Message& message, int peer) {
-  Channel& channel = view_.channel(peer, view_.rank);
+  Channel& channel = view_.channel(options_.what, peer, view_.rank);
   char* const data = static_cast<char*>(message.call.output.data);
   while (true) {
     const uint64_t taken = channel.receiver.fragments.load(std::memory_order_relaxed);
@@ -227,7 +243,7 @@ void Messages::raise_if_stuck() {
       }
       if (end == WaitEnd::ready || queue->messages.empty() || queue->messages.front().place.number != number) continue;
       const Message& message = queue->messages.front();
-      health_.raise(end, {peer}, message.place, message.deadline);
+      health_.raise(end, {peer}, message.collective != nullptr ? *message.collective : message.place, message.deadline);
     }
   }
 }

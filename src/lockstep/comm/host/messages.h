@@ -1,4 +1,4 @@
-// Sends and receives of one rank in one group.
+// Sends and receives of one rank in one group: the user's, or those of its step programs.
 //
 // Each direction to each peer is a queue of its own, whose first message makes progress while the others of that queue
 // wait. Whoever waits for a message drives all queues, so no message waits behind one to or from another peer, and none
@@ -24,18 +24,25 @@ namespace lockstep::comm::host {
 
 class Messages {
  public:
-  Messages(const GroupView& view, Health& health, const Patience& of_caller, const Patience& of_thread);
+  struct Options {
+    Carries what = Carries::messages;
+    Patience of_caller, of_thread;
+  };
+  Messages(const GroupView& view, Health& health, const Options& options);
   // Messages under way fail. `health` has been abandoned.
   ~Messages();
 
   // Returns when all are done; they make progress beside one another.
   void run(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder);
+  // The same for a round of a step program: errors speak of the collective, `place`.
+  void run_round(std::span<const comm::Message> round, const Place& place, double deadline_s, const Patience& patience);
   Work submit(const Call& call, double deadline_s, trace::Recorder* recorder);
 
  private:
   struct Message {
     Call call;
     Place place;
+    const Place* collective = nullptr;  // whose step this is; errors speak of it
     Deadline deadline;
     trace::Recorder* recorder = nullptr;
     std::shared_ptr<Work::State> state;
@@ -48,7 +55,11 @@ class Messages {
     uint64_t next_number = 1;
   };
 
-  std::shared_ptr<Work::State> enqueue(const Call& call, double deadline_s, trace::Recorder* recorder);
+  // Holds the lock.
+  std::shared_ptr<Work::State> enqueue(const Call& call, double deadline_s, trace::Recorder* recorder,
+                                       const Place* collective);
+  void run_all(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder, const Place* collective,
+               const Patience& patience);
   // Until all of `states` are done; for the thread (none) until this rank destroys the group.
   using States = std::span<const std::shared_ptr<Work::State>>;
   void drive(States states, const Patience& patience);
@@ -69,7 +80,7 @@ class Messages {
 
   GroupView view_;
   Health& health_;
-  Patience of_caller_, of_thread_;
+  const Options options_;
   std::mutex mutex_;
   std::vector<Queue> sends_, receives_;  // by peer
   bool destroyed_ = false;

@@ -5,7 +5,9 @@ namespace lockstep::comm::host {
 
 void Collectives::Execution::move_data() {
   if (call.operation == Operation::barrier) return;
-  if (is_inline()) {
+  if (!is_native()) {
+    move_by_program();
+  } else if (is_inline()) {
     move_directly();
   } else if (all_reachable()) {
     move_directly();

@@ -66,7 +66,7 @@ int64_t Collectives::Execution::given_bytes() const {
 }
 
 bool Collectives::Execution::slot_holds_input(int r) const {
-  if (!place.call.counts_differ_by_rank()) return is_inline();
+  if (!place.call.counts_differ_by_rank() || !is_native()) return is_inline();
   return sum(slot(r).counts, 0, size()) * element_bytes() <= kInlineBytes;
 }
 

@@ -13,6 +13,7 @@ CallInfo SharedCall::load(const SharedTag& tag, const SharedCounts* counts, int 
                 .reduction = static_cast<Reduction>(head >> 16 & 0xff),
                 .reachable = (head & kReachableBit) != 0,
                 .uneven = (head & kUnevenBit) != 0,
+                .algorithm = static_cast<uint8_t>(head >> kAlgorithmShift & 0x3f),
                 .peer = static_cast<int32_t>(head >> 32),
                 .count = count_.load(std::memory_order_relaxed),
                 .detail_hash = detail_hash_.load(std::memory_order_relaxed)};

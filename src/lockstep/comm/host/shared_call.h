@@ -58,10 +58,12 @@ class SharedCall {
  private:
   static constexpr uint64_t kReachableBit = uint64_t{1} << 24;
   static constexpr uint64_t kUnevenBit = uint64_t{1} << 25;
+  static constexpr int kAlgorithmShift = 26;  // 6 bits
   static uint64_t pack(const CallInfo& call) {
     return static_cast<uint64_t>(call.operation) | static_cast<uint64_t>(call.type) << 8 |
            static_cast<uint64_t>(call.reduction) << 16 | (call.reachable ? kReachableBit : 0) |
-           (call.uneven ? kUnevenBit : 0) | static_cast<uint64_t>(static_cast<uint32_t>(call.peer)) << 32;
+           (call.uneven ? kUnevenBit : 0) | static_cast<uint64_t>(call.algorithm) << kAlgorithmShift |
+           static_cast<uint64_t>(static_cast<uint32_t>(call.peer)) << 32;
   }
   std::atomic<uint64_t> head_{0};
   std::atomic<int64_t> count_{0};

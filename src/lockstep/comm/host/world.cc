@@ -93,8 +93,10 @@ void start_afresh(const GroupView& view, const GroupKey& key) {
   for (int r = 0; r < group.size; ++r) {
     view.member(r).reset();
     for (int to = 0; to < group.size; ++to) {
-      view.channel(r, to).sender.reset();
-      view.channel(r, to).receiver.reset();
+      for (const Carries what : {Carries::messages, Carries::steps}) {
+        view.channel(what, r, to).sender.reset();
+        view.channel(what, r, to).receiver.reset();
+      }
     }
   }
   group.in_use.store(1);
@@ -113,7 +115,8 @@ void add_calls_of_member(const GroupView& view, int r, std::vector<std::string>&
     calls.push_back(call_text(*view.group, member.slots[announced % 2].info(view.size()), "call", announced));
   }
   for (int peer = 0; peer < view.size(); ++peer) {
-    for (const ChannelEnd* end : {&view.channel(r, peer).sender, &view.channel(peer, r).receiver}) {
+    for (const ChannelEnd* end :
+         {&view.channel(Carries::messages, r, peer).sender, &view.channel(Carries::messages, peer, r).receiver}) {
       const uint64_t number = end->active.load();
       if (number == 0) continue;
       calls.push_back(call_text(*view.group, end->call.load(end->tag), "message", number));

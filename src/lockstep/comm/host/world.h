@@ -37,8 +37,10 @@ struct GroupView {
   int world_rank() const { return group->world_ranks[rank]; }
   Member& member(int r) const { return reinterpret_cast<Member*>(record() + members_offset())[r]; }
   Member& mine() const { return member(rank); }
-  Channel& channel(int from, int to) const {
-    return reinterpret_cast<Channel*>(record() + channels_offset(size()))[from * size() + to];
+  Channel& channel(Carries what, int from, int to) const {
+    const int pair = from * size() + to;
+    return reinterpret_cast<Channel*>(record() +
+                                      channels_offset(size()))[kChannelsOfPair * pair + static_cast<int>(what)];
   }
   char* staging(int r, int half) const {
     return record() + staging_offset(size()) + (2 * r + half) * kStagingBlockBytes;

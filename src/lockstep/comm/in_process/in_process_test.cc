@@ -30,6 +30,15 @@ TEST_P(EveryOperation, IsItsDefinition) {
   });
 }
 
+TEST_P(EveryOperation, IsItsDefinitionByEveryAlgorithm) {
+  run_ranks(GetParam(), {}, [](ProcessGroup& world) {
+    const int64_t p = world.size();
+    for (const int64_t count : {int64_t{0}, int64_t{1}, p - 1, p, p + 1, int64_t{1000}}) {
+      ASSERT_EQ(check_algorithms(world, count), "");
+    }
+  });
+}
+
 // Sizes around every boundary at which the way of moving data changes.
 TEST(InProcess, SizesAtBoundaries) {
   run_ranks(3, {}, [](ProcessGroup& world) {

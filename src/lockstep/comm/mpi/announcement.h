@@ -18,6 +18,7 @@ struct Announcement {
   DataType type = DataType::u8;
   Reduction reduction = Reduction::sum;
   bool uneven = false;
+  uint8_t algorithm = 0;
   int32_t peer = -1;
   int64_t count = 0;
   uint64_t detail_hash = 0;

@@ -30,6 +30,14 @@ struct GroupIdentity {
   int size() const { return static_cast<int>(world_ranks.size()); }
   int world_rank_of(int member) const { return world_ranks[static_cast<size_t>(member)]; }
   int world_rank() const { return world_rank_of(rank); }
+  // Members but this one.
+  std::vector<int> others() const {
+    std::vector<int> members;
+    for (int member = 0; member < size(); ++member) {
+      if (member != rank) members.push_back(member);
+    }
+    return members;
+  }
 };
 
 // The call that an error is about.

@@ -10,9 +10,6 @@
 namespace lockstep::comm::mpi {
 namespace {
 
-// Of one slice at a time in a reduction, for all members together.
-constexpr int64_t kBlockBytes = 4 << 20;
-
 struct Part {
   char* data = nullptr;
   int64_t bytes = 0;
@@ -35,29 +32,12 @@ Parts parts_of(const Buffer& whole, Counts counts, int size) {
   return parts;
 }
 
-// As evenly as elements allow, on cache lines.
-Parts shares_of(const Buffer& whole, int size) {
-  constexpr int64_t kCacheLine = 64;
-  const int64_t share = round_up((whole.bytes() + size - 1) / size, kCacheLine);
-  Parts parts;
-  for (int r = 0; r < size; ++r) {
-    const int64_t begin = std::min(r * share, whole.bytes());
-    parts.push_back({static_cast<char*>(whole.data) + begin, std::min(share, whole.bytes() - begin)});
-  }
-  return parts;
-}
-
-int64_t longest(const Parts& parts) {
-  return std::ranges::max(parts, {}, &Part::bytes).bytes;
-}
-
 }  // namespace
 
 struct Collectives::Task {
   Collectives& group;
   const Call& call;
   const Execution& execution;
-  bool met = false;
 
   const GroupView& view() const { return group.group_; }
   int rank() const { return view().identity.rank; }
@@ -72,44 +52,45 @@ struct Collectives::Task {
   }
   Parts incoming_parts(int64_t bytes) const {
     Parts parts = nothing();
-    char* const memory = grown(group.incoming_, bytes * size());
+    char* const memory = group.operands(bytes * size());
     for (int r = 0; r < size(); ++r) parts[static_cast<size_t>(r)] = {memory + r * bytes, bytes};
     return parts;
   }
 
   void run();
-  void all_reduce();
-  void reduce();
-  void broadcast();
-  void all_to_all();
+  void run_announced();
+  void run_native();
+  void run_program();
 
-  // Part r of `to` goes to member r, part r of `from` is filled by it. The first one announces the call.
-  void exchange(const Parts& to, const Parts& from);
-  void announce(const Parts& to, const Parts& from);
+  // Part r of `to` goes to member r, part r of `from` is filled by it, with the announcement of the call.
+  void meet(const Parts& to, const Parts& from);
   void check(int member, const Parts& from);
   [[noreturn]] void raise_mismatch(int member) const;
-  // output <- the reduction of every member's slice `rank`.
-  void reduce_slices(const Parts& slices, char* output);
   // output <- the reduction of parts, which all have `bytes`.
-  void reduce_parts(const Parts& parts, char* output, int64_t bytes) const;
+  void reduce_parts(const Parts& parts, void* output, int64_t bytes) const;
+  std::vector<int64_t> sent_counts() const;
 };
 
-Collectives::Collectives(const GroupView& group, Board& board)
+Collectives::Collectives(const GroupView& group, Board& board, Programs& programs)
     : group_(group),
       board_(board),
+      programs_(programs),
+      native_(group.session, group.identity, group.tag),
       announcement_bytes_(round_up(announcement_bytes(group.identity.size()), 64)),
       announcements_(
           std::make_shared<std::vector<char>>(static_cast<size_t>(2 * group.identity.size() * announcement_bytes_))) {}
 
-char* Collectives::grown(Memory& memory, int64_t bytes) {
-  if (memory == nullptr || static_cast<int64_t>(memory->size()) < bytes) {
-    memory = std::make_shared<std::vector<char>>(static_cast<size_t>(bytes));
+char* Collectives::operands(int64_t bytes) {
+  if (operands_ == nullptr || static_cast<int64_t>(operands_->size()) < bytes) {
+    operands_ = std::make_shared<std::vector<char>>(static_cast<size_t>(bytes));
   }
-  return memory->data();
+  return operands_->data();
 }
 
-void Collectives::execute(const Call& call, double deadline_s, const Pace& pace) {
-  const Place place{.call = info_of(call), .number = number_ + 1};
+void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s, const Pace& pace) {
+  Place place{.call = info_of(call), .number = number_ + 1};
+  place.call.algorithm = algorithm;
+  if (algorithm == kNative) NativeCollectives::refuse_what_mpi_cannot(call);
   group_.health.check(&place);
   ++number_;
   const Termination::DuringCall during_call;
@@ -120,7 +101,9 @@ void Collectives::execute(const Call& call, double deadline_s, const Pace& pace)
   try {
     task.run();
   } catch (...) {  // MPI may still be at what was under way
-    for (Memory* const memory : {&announcements_, &incoming_, &outgoing_}) group_.session.keep_for_ever(*memory);
+    for (const Workspace::Memory& memory : workspace_.memories()) group_.session.keep_for_ever(memory);
+    for (const Workspace::Memory& memory : {announcements_, operands_}) group_.session.keep_for_ever(memory);
+    group_.session.keep_for_ever(native_.memory());
     group_.session.keep_for_ever(std::make_shared<Call>(call));
     group_.health.note(Failure::of(std::current_exception()));
     throw;
@@ -128,115 +111,88 @@ void Collectives::execute(const Call& call, double deadline_s, const Pace& pace)
 }
 
 void Collectives::Task::run() {
+  const uint8_t algorithm = execution.place.call.algorithm;
+  if (algorithm == kAnnounced) return run_announced();
+  meet(nothing(), nothing());
+  if (call.operation == Operation::barrier) return;
+  if (algorithm == kNative) return run_native();
+  run_program();
+}
+
+// Everything is small enough to travel with the announcements; sums are made by whoever wants them.
+void Collectives::Task::run_announced() {
   const Part input = part_of(call.input), output = part_of(call.output);
   switch (call.operation) {
     case Operation::all_reduce:
-      return all_reduce();
-    case Operation::reduce:
-      return reduce();
+    case Operation::reduce: {
+      const bool takes = call.operation == Operation::all_reduce || is_root();
+      const Parts parts = takes ? incoming_parts(input.bytes) : nothing();
+      meet(call.operation == Operation::all_reduce ? the_same(input) : only(call.peer, input), parts);
+      if (takes) reduce_parts(parts, output.data, input.bytes);
+      return;
+    }
+    case Operation::reduce_scatter: {
+      const Parts parts = incoming_parts(output.bytes);
+      meet(parts_of(call.input, call.input_counts, size()), parts);
+      return reduce_parts(parts, output.data, output.bytes);
+    }
     case Operation::broadcast:
-      return broadcast();
-    case Operation::all_to_all:
-      return all_to_all();
-    case Operation::reduce_scatter:
-      return reduce_slices(parts_of(call.input, call.input_counts, size()), output.data);
+      return meet(is_root() ? the_same(output) : nothing(), only(call.peer, output));
     case Operation::all_gather:
-      return exchange(the_same(input), parts_of(call.output, call.output_counts, size()));
+      return meet(the_same(input), parts_of(call.output, call.output_counts, size()));
     case Operation::scatter:
-      return exchange(is_root() ? parts_of(call.input, {}, size()) : nothing(), only(call.peer, output));
+      return meet(is_root() ? parts_of(call.input, {}, size()) : nothing(), only(call.peer, output));
     case Operation::gather:
-      return exchange(only(call.peer, input), is_root() ? parts_of(call.output, {}, size()) : nothing());
+      return meet(only(call.peer, input), is_root() ? parts_of(call.output, {}, size()) : nothing());
+    case Operation::all_to_all:
+      return meet(parts_of(call.input, {}, size()), parts_of(call.output, {}, size()));
     case Operation::barrier:
-      return exchange(nothing(), nothing());
     case Operation::send:
     case Operation::receive:
-      LOCKSTEP_CHECK(false, "a message is no collective");
+      LOCKSTEP_CHECK(false, name(call.operation), " announces no data");
   }
 }
 
-void Collectives::Task::all_reduce() {
-  const Part whole = part_of(call.output);
-  if (whole.bytes <= kInlineBytes) {
-    const Parts parts = incoming_parts(whole.bytes);
-    exchange(the_same(whole), parts);
-    return reduce_parts(parts, whole.data, whole.bytes);
+void Collectives::Task::run_native() {
+  Pending pending = group.native_.start(call);
+  const host::WaitEnd end = poll_until(
+      execution.pace, execution.deadline, [&] { return view().session.test(pending); },
+      [&] { return view().health.disturbed(view().identity.others()); });
+  if (end != host::WaitEnd::ready) {
+    view().health.raise(end, view().identity.others(), execution.place, execution.deadline);
   }
-  const Parts shares = shares_of(call.output, size());
-  const Part& own = shares[static_cast<size_t>(rank())];
-  reduce_slices(shares, own.data);
-  exchange(the_same(own), shares);
+  group.native_.finish(call);
 }
 
-void Collectives::Task::reduce() {
-  const Part whole = part_of(call.input);
-  char* const output = static_cast<char*>(call.output.data);
-  if (whole.bytes <= kInlineBytes) {
-    const Parts parts = is_root() ? incoming_parts(whole.bytes) : nothing();
-    exchange(only(call.peer, whole), parts);
-    if (is_root()) reduce_parts(parts, output, whole.bytes);
-    return;
-  }
-  const Parts slices = shares_of(call.input, size());
-  const Part& own = slices[static_cast<size_t>(rank())];
-  if (is_root()) {
-    const Parts shares = shares_of(call.output, size());
-    char* const to = shares[static_cast<size_t>(rank())].data;
-    reduce_slices(slices, to);
-    return exchange(only(rank(), {to, own.bytes}), shares);
-  }
-  char* const sum = grown(group.outgoing_, own.bytes);
-  reduce_slices(slices, sum);
-  exchange(only(call.peer, {sum, own.bytes}), nothing());
+void Collectives::Task::run_program() {
+  const int root = has_root(call.operation) ? call.peer : 0;
+  const collective::Program& program = group.programs_.program(call.operation, execution.place.call.algorithm, root);
+  const std::vector<int64_t> sizes = piece_sizes_of(program, call, sent_counts());
+  group.traffic_ +=
+      comm::run_program(program, sizes, call, rank(), group.workspace_, [this](std::span<const Message> round) {
+        Transfer transfer(view(), Stream::data);
+        for (const Message& step : round) {
+          if (step.operation == Operation::receive) transfer.receive(step.peer, step.buffer.data, step.buffer.bytes());
+        }
+        for (const Message& step : round) {
+          if (step.operation == Operation::send) transfer.send(step.peer, step.buffer.data, step.buffer.bytes());
+        }
+        transfer.wait(execution);
+      });
 }
 
-void Collectives::Task::broadcast() {
-  const Part whole = part_of(call.output);
-  if (whole.bytes <= kInlineBytes || size() == 2) {
-    return exchange(is_root() ? the_same(whole) : nothing(), only(call.peer, whole));
-  }
-  exchange(nothing(), nothing());
-  const Parts shares = shares_of(call.output, size());
-  const Part& own = shares[static_cast<size_t>(rank())];
-  exchange(is_root() ? shares : nothing(), only(call.peer, own));
-  if (is_root()) {  // it has the rest
-    exchange(the_same(own), only(rank(), own));
-  } else {
-    Parts to = the_same(own);
-    to[static_cast<size_t>(call.peer)] = {};
-    exchange(to, shares);
-  }
-}
-
-void Collectives::Task::all_to_all() {
-  Buffer input = call.input;
-  if (input.data == call.output.data && input.count > 0) {  // what arrives must not replace what is still to be sent
-    input.data = grown(group.outgoing_, input.bytes());
-    copy(input.data, call.input.data, input.bytes(), false);
-  }
-  exchange(parts_of(input, call.input_counts, size()), parts_of(call.output, call.output_counts, size()));
-}
-
-void Collectives::Task::exchange(const Parts& to, const Parts& from) {
-  const auto own = static_cast<size_t>(rank());
-  const bool announces = !met;
-  if (announces) announce(to, from);
-  const auto is_left = [&](const Part& part) { return !announces || part.bytes > kInlineBytes; };
-  Transfer transfer(view(), Stream::data);
+// Of an uneven all_to_all: what each member sends to each.
+std::vector<int64_t> Collectives::Task::sent_counts() const {
+  std::vector<int64_t> counts;
+  if (!execution.place.call.counts_differ_by_rank()) return counts;
   for (int r = 0; r < size(); ++r) {
-    const Part& part = from[static_cast<size_t>(r)];
-    if (r != rank() && is_left(part)) transfer.receive(r, part.data, part.bytes);
+    const CallInfo info = r == rank() ? execution.place.call : call_of(group.received_announcement(r));
+    counts.insert(counts.end(), info.counts.begin(), info.counts.begin() + size());
   }
-  for (int i = 1; i < size(); ++i) {  // not everyone to the same member first
-    const int r = (rank() + i) % size();
-    const Part& part = to[static_cast<size_t>(r)];
-    if (is_left(part)) transfer.send(r, part.data, part.bytes);
-  }
-  if (to[own].bytes > 0 && from[own].bytes > 0) copy(from[own].data, to[own].data, to[own].bytes, false);
-  transfer.wait(execution);
+  return counts;
 }
 
-void Collectives::Task::announce(const Parts& to, const Parts& from) {
-  met = true;
+void Collectives::Task::meet(const Parts& to, const Parts& from) {
   Transfer transfer(view(), Stream::announcements);
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
@@ -244,23 +200,28 @@ void Collectives::Task::announce(const Parts& to, const Parts& from) {
     char* const announcement = group.sent_announcement(r);
     const Part& part = to[static_cast<size_t>(r)];
     write_announcement(announcement, execution.place, view().identity, part.bytes);
-    if (part.bytes > 0 && part.bytes <= kInlineBytes) copy(data_of(announcement), part.data, part.bytes, false);
+    copy(data_of(announcement), part.data, part.bytes, false);
     transfer.send(r, announcement, length_of(announcement));
   }
+  const auto own = static_cast<size_t>(rank());
+  if (to[own].bytes > 0 && from[own].bytes > 0) copy(from[own].data, to[own].data, to[own].bytes, false);
   transfer.wait(execution, [&](int member) { check(member, from); });
   for (int r = 0; r < size(); ++r) {
     const Part& part = from[static_cast<size_t>(r)];
-    if (r == rank() || part.bytes == 0 || part.bytes > kInlineBytes) continue;
-    copy(part.data, data_of(group.received_announcement(r)), part.bytes, false);
+    if (r != rank() && part.bytes > 0) copy(part.data, data_of(group.received_announcement(r)), part.bytes, false);
   }
 }
 
 void Collectives::Task::check(int member, const Parts& from) {
   const char* const announcement = group.received_announcement(member);
   const Announcement& header = header_of(announcement);
-  if (header.group == view().identity.key && header.number == execution.place.number &&
-      call_of(announcement).same_call(execution.place.call) &&
-      header.given_bytes == from[static_cast<size_t>(member)].bytes) [[likely]] {
+  const CallInfo& own = execution.place.call;
+  const CallInfo theirs = call_of(announcement);
+  const auto sent = [&] { return theirs.counts[static_cast<size_t>(rank())]; };
+  const auto expected = [&] { return own.counts[static_cast<size_t>(size() + member)]; };
+  if (header.group == view().identity.key && header.number == execution.place.number && theirs.same_call(own) &&
+      header.given_bytes == from[static_cast<size_t>(member)].bytes &&
+      (!own.counts_differ_by_rank() || sent() == expected())) [[likely]] {
     return;
   }
   raise_mismatch(member);
@@ -279,34 +240,11 @@ void Collectives::Task::raise_mismatch(int member) const {
            execution.deadline.elapsed_s(), " s. Every rank of a group must make the same calls in the same order"));
 }
 
-void Collectives::Task::reduce_slices(const Parts& slices, char* output) {
-  const auto own = static_cast<size_t>(rank());
-  const int64_t most = longest(slices);
-  const int64_t block = most <= kInlineBytes ? most : round_up(kBlockBytes / size(), 64);
-  if (most > kInlineBytes) exchange(nothing(), nothing());
-  const auto block_of = [&](const Part& slice, int64_t begin) {
-    return Part{slice.data + begin, std::clamp(slice.bytes - begin, int64_t{0}, block)};
-  };
-  int64_t begin = 0;
-  do {
-    Parts to = slices;
-    for (Part& part : to) part = block_of(part, begin);
-    Parts from = incoming_parts(block);
-    for (Part& part : from) part.bytes = to[own].bytes;
-    from[own] = {};
-    exchange(to, from);
-    from[own] = to[own];
-    reduce_parts(from, output + begin, to[own].bytes);
-    begin += block;
-  } while (begin < most);
-}
-
-void Collectives::Task::reduce_parts(const Parts& parts, char* output, int64_t bytes) const {
+void Collectives::Task::reduce_parts(const Parts& parts, void* output, int64_t bytes) const {
   if (bytes == 0) return;
   std::vector<const void*> inputs;
   for (const Part& part : parts) inputs.push_back(part.data);
-  void* const to = output;
-  comm::reduce(call.input.type, call.reduction, inputs, {&to, 1}, bytes / element_size(call.input.type), false);
+  comm::reduce(call.input.type, call.reduction, inputs, {&output, 1}, bytes / element_size(call.input.type), false);
 }
 
 }  // namespace lockstep::comm::mpi

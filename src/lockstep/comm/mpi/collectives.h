@@ -1,46 +1,48 @@
 // One rank's part in the collectives of one group.
 //
-// Every operation is exchanges: each member gives a part to, and takes one from, each other member. The first exchange
-// of a call announces it; parts of up to kInlineBytes travel with that. Sums are made where their slice belongs, of all
-// members' slices at once. Bytes that a rank sends, n being one whole buffer and p the size:
-//   all_gather, all_to_all, scatter (root), gather   what the definition says, each part once
-//   reduce_scatter    (p-1)/p n
-//   all_reduce        2 (p-1)/p n: a reduce_scatter, then an all_gather; (p-1) n when that is inline
-//   reduce            n at most: a reduce_scatter, then a gather
-//   broadcast (root)  2 (p-1)/p n: a scatter, then an all_gather
+// Every call begins alike: each member announces it to each other member, and compares. After that
+//   announced   the data is small and came with the announcements: done
+//   native      MPI's own collective
+//   else        the step program, its messages over MPI's point-to-point
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "lockstep/comm/mpi/native.h"
 #include "lockstep/comm/mpi/transfer.h"
+#include "lockstep/comm/programs.h"
+#include "lockstep/comm/run_program.h"
 
 namespace lockstep::comm::mpi {
 
 class Collectives {
  public:
-  Collectives(const GroupView& group, Board& board);
+  Collectives(const GroupView& group, Board& board, Programs& programs);
 
   // `call` is valid (see validate). One thread at a time.
-  void execute(const Call& call, double deadline_s, const Pace& pace);
+  //   algorithm  Programs::choose of the call
+  void execute(const Call& call, uint8_t algorithm, double deadline_s, const Pace& pace);
+  const collective::Traffic& traffic() const { return traffic_; }
 
  private:
   struct Task;  // the state of one call
-  using Memory = std::shared_ptr<std::vector<char>>;
 
   char* sent_announcement(int member) const { return announcements_->data() + member * announcement_bytes_; }
   char* received_announcement(int member) const {
     return announcements_->data() + (group_.identity.size() + member) * announcement_bytes_;
   }
-  // Memory of at least so many bytes; what it held is lost.
-  static char* grown(Memory& memory, int64_t bytes);
+  // Memory for what others give to a sum.
+  char* operands(int64_t bytes);
 
   const GroupView group_;
   Board& board_;
+  Programs& programs_;
+  NativeCollectives native_;
   const int64_t announcement_bytes_;
-  Memory announcements_;
-  Memory incoming_;  // others' slices
-  Memory outgoing_;  // what is not in the caller's memory
+  Workspace::Memory announcements_, operands_;
+  Workspace workspace_;
+  collective::Traffic traffic_;
   uint64_t number_ = 0;
 };
 

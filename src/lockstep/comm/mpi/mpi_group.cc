@@ -7,6 +7,7 @@
 
 #include "lockstep/base/units.h"
 #include "lockstep/comm/host/arena.h"
+#include "lockstep/comm/mpi/announcement.h"
 #include "lockstep/comm/mpi/mpi_world.h"
 #include "lockstep/comm/validate.h"
 
@@ -14,6 +15,12 @@ namespace lockstep::comm::mpi {
 namespace {
 
 constexpr int kTagsOfAGroup = 4;
+
+std::vector<int> hosts_of(const GroupIdentity& group, const Peers& peers) {
+  std::vector<int> hosts;
+  for (const int32_t world_rank : group.world_ranks) hosts.push_back(peers.host_of(world_rank));
+  return hosts;
+}
 
 }  // namespace
 
@@ -60,11 +67,15 @@ MpiGroup::MpiGroup(std::shared_ptr<Process> process, GroupIdentity identity)
       health_(process_->board, identity_),
       view_{process_->session, identity_, health_, process_->take_tags(identity_)},
       of_caller_(Pace::of_caller(process_->peers.ranks_on_host())),
-      collectives_(view_, process_->board),
+      programs_({.host_of_rank = hosts_of(identity_, process_->peers),
+                 .rules = collective::builtin_rules(),
+                 .announced_bytes = kInlineBytes}),
+      collectives_(view_, process_->board, programs_),
       messages_(view_, process_->board),
       collective_lane_(health_, of_caller_, identity_.world_rank(),
                        [this](const Call& call, double deadline_s, const Pace& pace) {
-                         collectives_.execute(call, deadline_s, pace);
+                         const std::lock_guard lock(programs_mutex_);
+                         collectives_.execute(call, programs_.choose(call), deadline_s, pace);
                        }) {}
 
 MpiGroup::~MpiGroup() {
@@ -98,11 +109,13 @@ Lane& MpiGroup::lane_of(const Call& call) {
 
 void MpiGroup::run(const Call& call) {
   validate(call, rank(), size());
+  if (!call.options.algorithm.empty()) programs_.choose(call);  // refuses a name that there is not
   lane_of(call).run(call, deadline_s(call), recorder_);
 }
 
 Work MpiGroup::submit(const Call& call) {
   validate(call, rank(), size());
+  if (!call.options.algorithm.empty()) programs_.choose(call);
   return lane_of(call).submit(call, deadline_s(call), recorder_);
 }
 
@@ -127,7 +140,18 @@ std::unique_ptr<ProcessGroup> MpiGroup::split(std::span<const int> ranks, std::s
   std::unique_ptr<MpiGroup> group(new MpiGroup(process_, std::move(identity)));
   group->default_deadline_ = default_deadline_;
   group->recorder_ = recorder_;
+  group->set_rules(programs_.rules());
   return group;
+}
+
+void MpiGroup::set_rules(collective::RuleTable rules) {
+  const std::lock_guard lock(programs_mutex_);
+  programs_.set_rules(std::move(rules));
+}
+
+collective::Traffic MpiGroup::traffic() const {
+  const std::lock_guard lock(programs_mutex_);
+  return collectives_.traffic();
 }
 
 Registered MpiGroup::allocate(int64_t bytes) {

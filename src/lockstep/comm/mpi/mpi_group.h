@@ -57,6 +57,8 @@ class MpiGroup final : public ProcessGroup {
   void check() const override { health_.look_and_check(); }
 
   std::chrono::milliseconds default_deadline() const override { return default_deadline_; }
+  void set_rules(collective::RuleTable rules) override;
+  collective::Traffic traffic() const override;
   void set_default_deadline(std::chrono::milliseconds deadline) override { default_deadline_ = deadline; }
   void set_recorder(trace::Recorder* recorder) override { recorder_ = recorder; }
   trace::Recorder* recorder() const override { return recorder_; }
@@ -76,6 +78,8 @@ class MpiGroup final : public ProcessGroup {
   Health health_;
   const GroupView view_;
   const Pace of_caller_;
+  mutable std::mutex programs_mutex_;  // of one collective at a time; rules and traffic
+  Programs programs_;
   Collectives collectives_;
   Messages messages_;
   std::mutex lanes_mutex_;

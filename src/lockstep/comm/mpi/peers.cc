@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <vector>
@@ -17,12 +18,14 @@ struct Introduction {
   int process = 0;
   char boot[40] = {};       // of the kernel: one host
   char processes[40] = {};  // the name space that `process` is a number of
+  char network[40] = {};    // the name space of its addresses
 };
 
 Introduction introduction() {
   Introduction own{.process = getpid()};
   std::ifstream("/proc/sys/kernel/random/boot_id").getline(own.boot, sizeof own.boot);
   if (readlink("/proc/self/ns/pid", own.processes, sizeof own.processes - 1) < 0) own.processes[0] = '\0';
+  if (readlink("/proc/self/ns/net", own.network, sizeof own.network - 1) < 0) own.network[0] = '\0';
   return own;
 }
 
@@ -32,6 +35,12 @@ Peers::Peers(const Session& session) : size_(session.size()), peers_(new Peer[st
   const Introduction own = introduction();
   std::vector<Introduction> all(static_cast<size_t>(size_));
   session.all_gather(&own, all.data(), sizeof own);
+  for (const Introduction& each : all) {
+    const auto first = std::ranges::find_if(all, [&](const Introduction& other) {
+      return std::strcmp(other.boot, each.boot) == 0 && std::strcmp(other.network, each.network) == 0;
+    });
+    host_of_rank_.push_back(static_cast<int>(first - all.begin()));
+  }
   for (int rank = 0; rank < size_; ++rank) {
     const Introduction& other = all[static_cast<size_t>(rank)];
     if (std::strcmp(other.boot, own.boot) != 0 || std::strcmp(other.processes, own.processes) != 0) continue;

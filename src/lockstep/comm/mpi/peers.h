@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/mpi/session.h"
 
@@ -26,6 +27,9 @@ class Peers {
   // "(process 123) is stopped", or empty when nothing is known to be wrong.
   std::string standstill_of(int rank) const;
   int ranks_on_host() const { return ranks_on_host_; }
+  // Ranks of one host have one number: that of its first rank. A host is a kernel and a network: two name spaces of one
+  // machine's network are two hosts, joined by whatever link joins them.
+  int host_of(int rank) const { return host_of_rank_[static_cast<size_t>(rank)]; }
 
  private:
   struct Peer {
@@ -35,7 +39,8 @@ class Peers {
   };
 
   const int size_;
-  int ranks_on_host_ = 0;
+  int ranks_on_host_ = 0;  // whose processes this one sees
+  std::vector<int> host_of_rank_;
   std::unique_ptr<Peer[]> peers_;
 };
 

@@ -2,29 +2,12 @@
 
 #include <mpi.h>
 
-#include <cstring>
 #include <limits>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::comm::mpi {
 namespace {
-
-// Handles are pointers in OpenMPI and numbers in others.
-template <class Handle>
-void* pack(Handle handle) {
-  static_assert(sizeof(Handle) <= sizeof(void*));
-  void* packed = nullptr;
-  std::memcpy(&packed, &handle, sizeof handle);
-  return packed;
-}
-
-template <class Handle>
-Handle unpack(void* packed) {
-  Handle handle;
-  std::memcpy(&handle, &packed, sizeof handle);
-  return handle;
-}
 
 int length(int64_t bytes) {
   LOCKSTEP_CHECK(bytes >= 0 && bytes <= std::numeric_limits<int>::max(), "a message of ", bytes, " bytes");

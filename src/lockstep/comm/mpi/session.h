@@ -1,7 +1,8 @@
-// MPI itself: its beginning and end, and point-to-point messages. No other file includes mpi.h.
+// MPI itself: its beginning and end, and point-to-point messages. Beside this, only native.cc includes mpi.h.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -11,10 +12,25 @@ namespace lockstep::comm::mpi {
 // Calls and notices between ranks never match one another.
 enum class Channel : uint8_t { calls, notices };
 
-// A message under way.
+// Handles are pointers in OpenMPI and numbers in others.
+template <class Handle>
+void* pack(Handle handle) {
+  static_assert(sizeof(Handle) <= sizeof(void*));
+  void* packed = nullptr;
+  std::memcpy(&packed, &handle, sizeof handle);
+  return packed;
+}
+template <class Handle>
+Handle unpack(void* packed) {
+  Handle handle;
+  std::memcpy(&handle, &packed, sizeof handle);
+  return handle;
+}
+
+// A message or a collective of MPI under way.
 struct Pending {
   void* request = nullptr;  // null: it is through
-  int peer = -1;            // world rank
+  int peer = -1;            // world rank; -1: of a collective, or from any rank
 };
 
 class Session {
@@ -43,10 +59,10 @@ class Session {
   void keep_for_ever(std::shared_ptr<void> memory);
   // For the start, when all ranks are known to come.
   void all_gather(const void* own, void* all, int64_t bytes) const;
-
- private:
+  //   throws  PeerLost unless MPI's code is success
   void check(int code, int peer) const;
 
+ private:
   int rank_ = 0, size_ = 1;
   bool began_ = false, finalize_ = false;
   void* channels_[2] = {};
