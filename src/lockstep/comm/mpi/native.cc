@@ -61,6 +61,11 @@ void NativeCollectives::refuse_what_mpi_cannot(const Call& call) {
                                ": OpenMPI's own sums of u8 stop at 255 on some processors instead of "
                                "wrapping around; name another algorithm, such as ring"));
   }
+  if (call.operation == Operation::all_to_all && call.uneven()) {
+    throw InvalidArgument(text(describe(call),
+                               ": in OpenMPI's own all_to_all of different counts a rank that moves nothing "
+                               "loses step with the others for good; name another algorithm, such as pairwise"));
+  }
   if (std::max(call.input.count, call.output.count) > std::numeric_limits<int>::max()) {
     throw InvalidArgument(text(describe(call), ": MPI's own collectives count in 31 bits; name another algorithm"));
   }
@@ -91,66 +96,67 @@ NativeCollectives::Parts NativeCollectives::parts_of(const Buffer& whole, Counts
   return parts;
 }
 
+// MPI_IN_PLACE would have to be the choice of every member, except where the root alone has two buffers.
+void* NativeCollectives::input_apart(const Call& call) const {
+  const char* const output = static_cast<const char*>(call.output.data);
+  const char* const input = static_cast<const char*>(call.input.data);
+  const bool apart = input + call.input.bytes() <= output || output + call.output.bytes() <= input;
+  if (apart) return call.input.data;
+  memory_->input.assign(input, input + call.input.bytes());
+  return memory_->input.data();
+}
+
 Pending NativeCollectives::start(const Call& call) {
   make_communicator();
   const auto own = unpack<MPI_Comm>(communicator_);
   const MPI_Datatype type = type_of((call.operation == Operation::reduce ? call.input : call.output).type);
   const MPI_Op op = operation_of(call.reduction);
   const int input = static_cast<int>(call.input.count), output = static_cast<int>(call.output.count);
-  void* from = call.input.data;
+  void* const from = call.input.data;
   void* const to = call.output.data;
+  Parts& sent = memory_->sent = parts_of(call.input, call.input_counts);
+  Parts& received = memory_->received = parts_of(call.output, call.output_counts);
   const bool is_root = call.peer == group_.rank;
-  const bool same = from == to;
-  auto& [sent, received, copied] = *memory_;
-  sent = parts_of(call.input, call.input_counts);
-  received = parts_of(call.output, call.output_counts);
-  const size_t rank = static_cast<size_t>(group_.rank);
-  const auto slice = [&](const Buffer& whole, const Parts& parts) {
-    return static_cast<void*>(static_cast<char*>(whole.data) + parts.offsets[rank] * element_size(whole.type));
+  const auto is_own_slice = [&](const void* part, const Buffer& whole, const Parts& parts) {
+    const int offset = parts.offsets[static_cast<size_t>(group_.rank)];
+    return is_root && part == static_cast<char*>(whole.data) + offset * element_size(whole.type);
   };
+  const bool root_in_place = is_root && from == to;
   MPI_Request request = MPI_REQUEST_NULL;
   int code = MPI_SUCCESS;
-  // MPI_IN_PLACE would have to be the choice of every member, except where the root alone has two buffers.
-  const auto use_a_copy_of_the_input = [&, &copied = copied] {
-    copied.assign(static_cast<char*>(from), static_cast<char*>(from) + call.input.bytes());
-    from = copied.data();
-  };
   switch (call.operation) {
     case Operation::all_reduce:
       code = MPI_Iallreduce(MPI_IN_PLACE, to, output, type, op, own, &request);
       break;
     case Operation::reduce:
-      code = MPI_Ireduce(is_root && same ? MPI_IN_PLACE : from, to, input, type, op, call.peer, own, &request);
+      code = MPI_Ireduce(root_in_place ? MPI_IN_PLACE : from, to, input, type, op, call.peer, own, &request);
       break;
     case Operation::broadcast:
       code = MPI_Ibcast(to, output, type, call.peer, own, &request);
       break;
     case Operation::reduce_scatter:
-      if (to == slice(call.input, sent)) use_a_copy_of_the_input();
-      code = MPI_Ireduce_scatter(from, to, sent.counts.data(), type, op, own, &request);
+      code = MPI_Ireduce_scatter(input_apart(call), to, sent.counts.data(), type, op, own, &request);
       break;
     case Operation::all_gather:
-      if (from == slice(call.output, received)) use_a_copy_of_the_input();
-      code =
-          MPI_Iallgatherv(from, input, type, to, received.counts.data(), received.offsets.data(), type, own, &request);
+      code = MPI_Iallgatherv(input_apart(call), input, type, to, received.counts.data(), received.offsets.data(), type,
+                             own, &request);
       break;
     case Operation::scatter:
-      code = MPI_Iscatter(from, output, type, is_root && to == slice(call.input, sent) ? MPI_IN_PLACE : to, output,
-                          type, call.peer, own, &request);
+      code = MPI_Iscatter(from, output, type, is_own_slice(to, call.input, sent) ? MPI_IN_PLACE : to, output, type,
+                          call.peer, own, &request);
       break;
     case Operation::gather:
-      code = MPI_Igather(is_root && from == slice(call.output, received) ? MPI_IN_PLACE : from, input, type, to, input,
-                         type, call.peer, own, &request);
+      code = MPI_Igather(is_own_slice(from, call.output, received) ? MPI_IN_PLACE : from, input, type, to, input, type,
+                         call.peer, own, &request);
       break;
     case Operation::all_to_all:
-      if (same) use_a_copy_of_the_input();
-      code = MPI_Ialltoallv(from, sent.counts.data(), sent.offsets.data(), type, to, received.counts.data(),
-                            received.offsets.data(), type, own, &request);
+      code = MPI_Ialltoall(input_apart(call), input / group_.size(), type, to, output / group_.size(), type, own,
+                           &request);
       break;
     case Operation::barrier:
     case Operation::send:
     case Operation::receive:
-      LOCKSTEP_CHECK(false, name(call.operation), " is none of MPI's collectives here");
+      LOCKSTEP_CHECK(false, comm::name(call.operation), " is none of MPI's collectives here");
   }
   session_.check(code, -1);
   return {pack(request), -1};

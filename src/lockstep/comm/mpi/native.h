@@ -14,8 +14,8 @@ class NativeCollectives {
   NativeCollectives(const Session& session, const GroupIdentity& group, int tag)
       : session_(session), group_(group), tag_(tag) {}
 
-  //   throws  InvalidArgument for reductions of f16 and bf16, which MPI does not know, sums of u8, and for more than
-  //   2^31 - 1 elements
+  //   throws  InvalidArgument for reductions of f16 and bf16, which MPI does not know, sums of u8, all_to_all of
+  //   different counts, and for more than 2^31 - 1 elements
   static void refuse_what_mpi_cannot(const Call& call);
 
   // Every member has announced the call: the first time they make MPI's communicator together.
@@ -35,6 +35,8 @@ class NativeCollectives {
   };
   Parts parts_of(const Buffer& whole, Counts counts) const;
   void make_communicator();
+  // The call's input, or a copy where the output overlaps it.
+  void* input_apart(const Call& call) const;
 
   const Session& session_;
   const GroupIdentity& group_;
