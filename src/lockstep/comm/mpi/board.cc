@@ -76,7 +76,7 @@ void Board::handle(const Notice& notice) {
       from.last_words = notice.text;
       return;
     case Kind::departed:
-      departures_.emplace(notice.group, notice.from);
+      departures_.try_emplace({notice.group, notice.from}, notice.calls);
       return;
     case Kind::question: {
       Notice answer{.kind = Kind::answer, .from = session_.rank(), .group = notice.group};
@@ -138,10 +138,10 @@ std::optional<GroupFailure> Board::failure_of(const GroupIdentity& group) const 
   return found == failures_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void Board::depart(const GroupIdentity& group) noexcept {
+void Board::depart(const GroupIdentity& group, uint64_t calls) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    const Notice notice{.kind = Kind::departed, .from = session_.rank(), .group = group.key};
+    const Notice notice{.kind = Kind::departed, .from = session_.rank(), .group = group.key, .calls = calls};
     for (const int rank : group.world_ranks) {
       if (rank != session_.rank() && !has_ended(rank)) post(rank, notice);
     }
@@ -151,9 +151,10 @@ void Board::depart(const GroupIdentity& group) noexcept {
   }
 }
 
-bool Board::departed(const GroupIdentity& group, int member) const {
+std::optional<uint64_t> Board::departed_after(const GroupIdentity& group, int member) const {
   const std::lock_guard lock(mutex_);
-  return departures_.contains({group.key, group.world_rank_of(member)});
+  const auto found = departures_.find({group.key, group.world_rank_of(member)});
+  return found == departures_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::string Board::end_of(int world_rank) const {

@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +44,7 @@ struct Place {
   CallInfo call;
   std::string_view kind = "call";  // or "message": they are numbered apart
   uint64_t number = 0;
+  bool announced = false;  // by those whose data is awaited: they have made the call, whatever they did after it
 };
 
 // "all_reduce(sum) of 4 f32 (call 3 on group 'dp')"
@@ -72,8 +72,10 @@ class Board {
   // The first failure wins; every other member is told.
   void fail(const GroupIdentity& group, const GroupFailure& failure);
   std::optional<GroupFailure> failure_of(const GroupIdentity& group) const;
-  void depart(const GroupIdentity& group) noexcept;
-  bool departed(const GroupIdentity& group, int member) const;
+  //   calls  of collectives, that this rank made in the group: what it sent for them arrives, however slowly
+  void depart(const GroupIdentity& group, uint64_t calls) noexcept;
+  // The calls of a member that has left; none while it is there.
+  std::optional<uint64_t> departed_after(const GroupIdentity& group, int member) const;
 
   // Why that world rank will make no more calls; empty while it may.
   std::string end_of(int world_rank) const;
@@ -107,6 +109,7 @@ class Board {
     Failure::Kind failure = Failure::Kind::none;
     int32_t from = -1, lost = -1;
     uint64_t group = 0;  // or the number of the question
+    uint64_t calls = 0;  // of a departed member
     char text[1400] = {};
   };
   struct Sent {
@@ -137,8 +140,8 @@ class Board {
   Pending receiving_;
   std::deque<Sent> sent_;
   std::vector<Rank> ranks_;
-  std::map<uint64_t, GroupFailure> failures_;  // by group
-  std::set<std::pair<uint64_t, int>> departures_;
+  std::map<uint64_t, GroupFailure> failures_;                // by group
+  std::map<std::pair<uint64_t, int>, uint64_t> departures_;  // group and rank: calls
   std::vector<std::pair<const Place*, const GroupIdentity*>> entries_;
   uint64_t questions_ = 0;
   std::atomic<uint64_t> changes_{0};

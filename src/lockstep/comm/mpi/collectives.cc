@@ -157,7 +157,7 @@ void Collectives::Task::run_native() {
   Pending pending = group.native_.start(call);
   const host::WaitEnd end = poll_until(
       execution.pace, execution.deadline, [&] { return view().session.test(pending); },
-      [&] { return view().health.disturbed(view().identity.others()); });
+      [&] { return view().health.disturbed(view().identity.others(), execution.place); });
   if (end != host::WaitEnd::ready) {
     view().health.raise(end, view().identity.others(), execution.place, execution.deadline);
   }

@@ -23,6 +23,7 @@ class Collectives {
   // `call` is valid (see validate). One thread at a time.
   //   algorithm  Programs::choose of the call
   void execute(const Call& call, uint8_t algorithm, double deadline_s, const Pace& pace);
+  uint64_t calls() const { return number_; }  // so far
   const collective::Traffic& traffic() const { return traffic_; }
 
  private:

@@ -26,10 +26,10 @@ void Health::look_and_check() const {
   if (lost >= 0) raise_lost(lost, nullptr);
 }
 
-bool Health::disturbed(const std::vector<int>& awaited) const {
+bool Health::disturbed(const std::vector<int>& awaited, const Place& place) const {
   board_.service();
   if (abandoned_.load() || Termination::asked_for() || board_.failure_of(group_)) return true;
-  return lost_member() >= 0 || std::ranges::any_of(awaited, [this](int member) { return gone(member); });
+  return lost_member() >= 0 || std::ranges::any_of(awaited, [&](int member) { return gone(member, place); });
 }
 
 void Health::raise(host::WaitEnd end, const std::vector<int>& awaited, const Place& place,
@@ -44,7 +44,7 @@ void Health::raise(host::WaitEnd end, const std::vector<int>& awaited, const Pla
   if (const auto recorded = board_.failure_of(group_)) raise_recorded(*recorded, &place);
   if (lost >= 0) raise_lost(lost, &place);
   for (const int member : awaited) {
-    if (gone(member)) raise_lost(member, &place);
+    if (gone(member, place)) raise_lost(member, &place);
   }
   raise_termination(place);
 }
@@ -71,8 +71,11 @@ int Health::lost_member() const {
   return -1;
 }
 
-bool Health::gone(int member) const {
-  return board_.departed(group_, member) || !board_.end_of(group_.world_rank_of(member)).empty();
+bool Health::gone(int member, const Place& place) const {
+  const std::optional<uint64_t> departed_after = board_.departed_after(group_, member);
+  if (!departed_after) return !board_.end_of(group_.world_rank_of(member)).empty();
+  const bool is_collective = place.kind == "call";
+  return !place.announced && (!is_collective || *departed_after < place.number);
 }
 
 void Health::raise_recorded(const GroupFailure& recorded, const Place* during) const {
@@ -93,8 +96,8 @@ void Health::raise_lost(int member, const Place* during) const {
   const int world_rank = group_.world_rank_of(member);
   std::string reason = board_.end_of(world_rank);
   if (reason.empty()) {
-    reason = board_.departed(group_, member) ? "it has destroyed its group without making this call"
-                                             : "another rank saw it end";
+    reason = board_.departed_after(group_, member) ? "it has destroyed its group without making this call"
+                                                   : "another rank saw it end";
   }
   fail(Failure::Kind::peer_lost,
        text("rank ", group_.world_rank(), ": rank ", world_rank, " was lost (", reason, ")",

@@ -24,7 +24,7 @@ class Health {
   void look_and_check() const;
 
   // Whether there may be a reason to give up waiting for these members. Reads the notices.
-  bool disturbed(const std::vector<int>& awaited) const;
+  bool disturbed(const std::vector<int>& awaited, const Place& place) const;
   // After a wait that did not end well.
   [[noreturn]] void raise(host::WaitEnd end, const std::vector<int>& awaited, const Place& place,
                           const host::Deadline& deadline) const;
@@ -41,7 +41,8 @@ class Health {
 
  private:
   int lost_member() const;  // -1: none
-  bool gone(int member) const;
+  // Without having made the call.
+  bool gone(int member, const Place& place) const;
   [[noreturn]] void raise_recorded(const GroupFailure& recorded, const Place* during) const;
   [[noreturn]] void raise_lost(int member, const Place* during) const;
   [[noreturn]] void raise_deadline(const std::vector<int>& awaited, const Place& place,

@@ -7,7 +7,7 @@
 namespace lockstep::comm::mpi {
 
 void Messages::execute(const Call& call, uint64_t number, double deadline_s, const Pace& pace) {
-  const Place place{.call = info_of(call), .kind = "message", .number = number};
+  Place place{.call = info_of(call), .kind = "message", .number = number};
   group_.health.check(&place);
   const Termination::DuringCall during_call;
   const Board::Entry entry(board_, place, group_.identity);
@@ -45,6 +45,7 @@ void Messages::receive(const Call& call, const Execution& execution, char* annou
   headers.receive(call.peer, announcement, announcement_bytes(1));
   headers.wait(execution);
   check(execution, call.peer, announcement);
+  execution.place.announced = true;
   if (bytes <= kInlineBytes) return copy(call.output.data, data_of(announcement), bytes, false);
   data.receive(call.peer, call.output.data, bytes);
   data.wait(execution);

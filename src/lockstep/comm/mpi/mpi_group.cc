@@ -80,7 +80,7 @@ MpiGroup::MpiGroup(std::shared_ptr<Process> process, GroupIdentity identity)
 
 MpiGroup::~MpiGroup() {
   health_.abandon();
-  process_->board.depart(identity_);
+  process_->board.depart(identity_, collectives_.calls());
   process_->return_tags(view_.tag);
 }
 

@@ -22,7 +22,7 @@ enum class Stream : int { announcements, data, message_headers, message_data };
 
 // One call as it is being executed.
 struct Execution {
-  const Place& place;
+  Place& place;
   const Pace& pace;
   host::Deadline& deadline;
 };
@@ -86,7 +86,7 @@ template <class Arrived>
 void Transfer::wait(const Execution& execution, Arrived arrived) {
   const host::WaitEnd end = poll_until(
       execution.pace, execution.deadline, [&] { return test(arrived); },
-      [&] { return group_.health.disturbed(awaited()); });
+      [&] { return group_.health.disturbed(awaited(), execution.place); });
   if (end != host::WaitEnd::ready) group_.health.raise(end, awaited(), execution.place, execution.deadline);
 }
 
