@@ -334,7 +334,7 @@ TEST(Faults, ANormWhoseGradientIsNotSummedOverTheSequence) {
   }
 }
 
-TEST(Faults, ATiedWeightOrAReplicaCountedTwiceInTheNorm) {
+TEST(Faults, AReplicaCountedTwiceInTheNorm) {
   spec::RunPlan plan = gpt_plan();
   plan.parallel.tensor = 2;
   named_by_place_fault(plan, 2, [](const std::string& name, spec::ParameterPlace& place) {
