@@ -219,9 +219,7 @@ double Trainer::squared_gradient_norm() {
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].counted_in_norm) counted.push_back(model_->parameter_list()[i].tensor.grad());
   }
-  at::Tensor sum = at::full({1}, optim::squared_norm(counted), at::kDouble);
-  all_reduce(sum, *tensor_group_, Reduction::sum, {.tag = "gradient norm"});
-  return sum.item<double>();
+  return optim::squared_norm_over_ranks(counted, *tensor_group_);
 }
 
 void Trainer::refuse_endless_skipping(const std::vector<at::Tensor>& gradients) {
@@ -259,9 +257,11 @@ double Trainer::validation_loss() {
 
 std::vector<nn::Parameter> Trainer::parameters_to_save() const {
   std::vector<nn::Parameter> whole;
+  if (data_rank_ != 0) return whole;
   for (const auto& [parameter, tensor, region] : model_->parameter_list()) {
+    const at::Tensor gathered = whole_.gather(parameter.name, tensor);
     const mesh::Region all{std::vector<int64_t>(parameter.shape.size(), 0), parameter.shape};
-    whole.push_back({parameter, whole_.gather(parameter.name, tensor), all});
+    if (tensor_group_->rank() == 0) whole.push_back({parameter, gathered, all});
   }
   return whole;
 }

@@ -62,9 +62,10 @@ class Trainer {
   const schedule::Table& table() const { return table_; }
   int64_t samples_per_rank() const;
 
-  // Both are exchanged among tensor ranks: every rank calls them.
+  // The model's parameters whole, on rank 0 of both axes; none on others. Called by every rank.
   std::vector<nn::Parameter> parameters_to_save() const;
-  void record_end(RunRecord& record) const;  // whole weights and moments
+  // Adds what the last step has left behind, whole: weights and the optimizer's state. Called by every rank.
+  void record_end(RunRecord& record) const;
 
  private:
   struct Microbatch {
