@@ -11,6 +11,7 @@ import sys
 LOCKSTEP = sys.argv[1]
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
 LAYOUTS = "single,dp2,dp3,dp4,dp2-acc4,fixed_tree,dp2-fixed_tree,dp4-fixed_tree"
+TENSOR_LAYOUTS = "tp2,tp4,dp2-tp2,tp2-sp,tp4-sp,dp2-tp2-sp,dp2-tp2-acc2,dp3-tp2"
 
 
 def verify(config, layouts, *arguments):
@@ -22,8 +23,8 @@ def verify(config, layouts, *arguments):
 if __name__ == "__main__":
     for config in ("verify.toml", "verify_llama.toml"):
         for backend in ("in_process", "shared_memory"):
-            code, rows = verify(config, LAYOUTS, "--backend", backend)
-            assert code == 0 and len(rows) == 8 and all(row["pass"] for row in rows), rows
+            code, rows = verify(config, f"{LAYOUTS},{TENSOR_LAYOUTS}", "--backend", backend)
+            assert code == 0 and len(rows) == 16 and all(row["pass"] for row in rows), rows
             for row in rows:
                 errors = [row[key] for key in ("max_rel_loss", "max_rel_grad", "rel_norm", "max_rel_param", "max_rel_state")]
                 assert max(errors) <= 1e-10, row
@@ -31,6 +32,6 @@ if __name__ == "__main__":
             print(f"{config} {backend}: worst gradient {max(row['max_rel_grad'] for row in rows):.1e}, "
                   f"worst weight {max(row['max_rel_param'] for row in rows):.1e}")
     for precision_and_more in (("--precision", "fp32"), ("--set", "model.dropout=0.1"), ("--set", 'train.optimizer="sgd"')):
-        code, rows = verify("verify.toml", "dp2,dp4-fixed_tree", *precision_and_more)
+        code, rows = verify("verify.toml", "dp2,dp4-fixed_tree,dp2-tp2-sp", *precision_and_more)
         assert code == 0, rows
         print(f"{' '.join(precision_and_more)}: worst gradient {max(row['max_rel_grad'] for row in rows):.1e}")

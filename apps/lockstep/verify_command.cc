@@ -43,7 +43,7 @@ train::RunRecord run_rank(const spec::RunPlan& plan, comm::ProcessGroup& world) 
   train::RunRecord record;
   train::Trainer trainer(plan, world, {.record = &record});
   for (int64_t step = 0; step < plan.train.steps; ++step) trainer.step();
-  record_end(record, trainer.model().parameter_list(), trainer.optimizer());
+  trainer.record_end(record);
   return record;
 }
 

@@ -27,23 +27,43 @@ def build_example(name):
     return folder
 
 
-def weights(path):
+def numbers(path):
     return [float(line) for line in path.read_text().split()]
 
 
+def largest_difference(expected, actual):
+    return max(abs(a - b) for a, b in zip(expected, actual, strict=True))
+
+
+def changed_lines(name):
+    sources = [(ROOT / "examples" / name / file).read_text().splitlines() for file in ("single.cc", "parallel.cc")]
+    return [line for line in difflib.unified_diff(*sources, n=0, lineterm="") if line[0] in "+-" and line[:3] not in ("+++", "---")]
+
+
 def own_module():
-    sources = [(ROOT / "examples" / "own_module" / name).read_text().splitlines() for name in ("single.cc", "parallel.cc")]
-    changed = [line for line in difflib.unified_diff(*sources, n=0, lineterm="") if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    changed = changed_lines("own_module")
     assert 0 < len(changed) <= 10, "\n".join(changed)
     folder = build_example("own_module")
     run(folder / "single", folder / "single.txt")
-    expected = weights(folder / "single.txt")
+    expected = numbers(folder / "single.txt")
     assert len(expected) == 8 * 9 + 8 + 16 * 8 * 9 + 16 + 4 * 144 + 4
     for ranks in (1, 2, 4):
         run(PREFIX / "bin" / "lockstep", "launch", "--ranks", ranks, "--", folder / "parallel", folder / "parallel.txt")
-        actual = weights(folder / "parallel.txt")
-        worst = max(abs(a - b) for a, b in zip(expected, actual, strict=True))
+        worst = largest_difference(expected, numbers(folder / "parallel.txt"))
         print(f"own_module: {len(changed)} changed lines, {ranks} rank(s), largest difference {worst:.1e}")
+        assert worst <= 1e-10
+
+
+def tensor_parallel():
+    changed = changed_lines("tensor_parallel")
+    folder = build_example("tensor_parallel")
+    run(folder / "single", folder / "single.txt")
+    expected = numbers(folder / "single.txt")
+    assert len(expected) == 32 * 16
+    for ranks in (1, 2, 3):
+        run(PREFIX / "bin" / "lockstep", "launch", "--ranks", ranks, "--", folder / "parallel", folder / "parallel.txt")
+        worst = largest_difference(expected, numbers(folder / "parallel.txt"))
+        print(f"tensor_parallel: {len(changed)} changed lines, {ranks} rank(s), largest difference {worst:.1e}")
         assert worst <= 1e-10
 
 
@@ -57,4 +77,5 @@ def linear_model():
 if __name__ == "__main__":
     run("cmake", "--install", BUILD, "--prefix", PREFIX)
     own_module()
+    tensor_parallel()
     linear_model()

@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -138,14 +139,18 @@ void check_names(const fs::path& folder, const ByName& weights, const std::vecto
 }
 
 // Copies one tensor of a file into the parameters that it holds.
-void load_stored(const fs::path& folder, const StoredTensor& stored, const at::Tensor& weight, const ByName& tensors) {
-  std::vector<at::Tensor> parts;
+void load_stored(const fs::path& folder, const StoredTensor& stored, const at::Tensor& weight,
+                 const std::vector<nn::Parameter>& parameters) {
+  std::vector<const nn::Parameter*> parts;
   int64_t outputs = 0;
   for (const std::string& part : stored.parts) {
-    parts.push_back(find(tensors, part));
-    outputs += parts.back().size(0);
+    const auto found =
+        std::ranges::find_if(parameters, [&](const nn::Parameter& parameter) { return parameter.spec.name == part; });
+    LOCKSTEP_CHECK(found != parameters.end(), "the model lacks the parameter ", part);
+    parts.push_back(&*found);
+    outputs += found->spec.shape[0];
   }
-  std::vector<int64_t> expected = parts.front().sizes().vec();
+  std::vector<int64_t> expected = parts.front()->spec.shape;
   expected.front() = outputs;
   if (stored.transposed) std::reverse(expected.begin(), expected.end());
   if (weight.sizes() != expected) {
@@ -154,9 +159,10 @@ void load_stored(const fs::path& folder, const StoredTensor& stored, const at::T
   }
   const at::Tensor joined = stored.transposed ? weight.t() : weight;
   int64_t begin = 0;
-  for (at::Tensor& part : parts) {
-    part.copy_(joined.narrow(0, begin, part.size(0)));
-    begin += part.size(0);
+  for (const nn::Parameter* part : parts) {
+    const at::Tensor whole = joined.narrow(0, begin, part->spec.shape[0]);
+    nn::without_padding(part->tensor, part->region).copy_(nn::part_of(whole, part->region));
+    begin += part->spec.shape[0];
   }
 }
 
@@ -192,11 +198,11 @@ void load_weights(const fs::path& folder, const spec::ModelSpec& model, const st
   const at::NoGradGuard no_grad;
   if (fs::exists(folder / kConfigFile)) spec::refuse(contradictions(model, read_model_spec(folder)));
   const Family family = family_of(model);
-  const ByName weights = read_weights(folder, model), tensors = by_name(parameters);
+  const ByName weights = read_weights(folder, model);
   const std::vector<StoredTensor> expected = stored_tensors(model);
   check_names(folder, weights, expected, family);
   for (const StoredTensor& stored : expected) {
-    load_stored(folder, stored, find(weights, without_prefix(stored.name, family)), tensors);
+    load_stored(folder, stored, find(weights, without_prefix(stored.name, family)), parameters);
   }
 }
 

@@ -20,7 +20,7 @@ struct SaveOptions {
 void save_weights(const std::filesystem::path& folder, const spec::ModelSpec& model,
                   const std::vector<nn::Parameter>& parameters, const SaveOptions& options = {});
 
-// Copies a folder's weights into `parameters` (whole ones), converted to their dtype.
+// Copies a folder's weights into `parameters`, of each the region that it holds, converted to its dtype.
 //   throws  InvalidArgument naming the fields of `model` that the folder's config.json contradicts; CorruptCheckpoint
 //   naming what is missing, unexpected, of another shape, or damaged
 void load_weights(const std::filesystem::path& folder, const spec::ModelSpec& model,

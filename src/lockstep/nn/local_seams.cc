@@ -18,8 +18,10 @@ std::vector<Tensor> LocalLinear::linears(const Tensor& x, std::span<const Projec
   return outputs;
 }
 
-Tensor LocalLoss::embed(const Tensor& tokens_BS, const Tensor& table_VH, const Site& /*site*/) {
-  return at::embedding(table_VH, tokens_BS);
+Tensor LocalLoss::embed(const Tensor& tokens_BS, const Tensor& table_VH, const Tensor& positions_SH,
+                        const Site& /*site*/) {
+  const Tensor tokens_BSH = at::embedding(table_VH, tokens_BS);
+  return positions_SH.defined() ? tokens_BSH + positions_SH : tokens_BSH;
 }
 
 Tensor LocalLoss::token_losses(const Tensor& hidden_BSH, const Tensor& head_VH, const Tensor& targets_BS,
@@ -39,14 +41,21 @@ Tensor LocalAttention::positions(int64_t sequence, at::Device device) {
   return at::arange(sequence, at::TensorOptions(device).dtype(at::kLong));
 }
 
-Tensor LocalDropout::dropout(const Tensor& x_BSH, double p, const Site& site) {
-  const CounterRng rng(seed_, text("dropout.", site.layer, ".", site.name, ".", site.microbatch.step));
-  const uint64_t first = static_cast<uint64_t>(site.microbatch.first_sample * x_BSH.size(1) * x_BSH.size(2));
+Tensor keyed_dropout(const Tensor& x_BSH, double p, const Site& site, uint64_t seed, SequencePart part) {
+  const CounterRng rng(seed, text("dropout.", site.layer, ".", site.name, ".", site.microbatch.step));
+  const int64_t sequences = x_BSH.size(0), run = x_BSH.size(1) * x_BSH.size(2), hidden = x_BSH.size(2);
   Tensor factor_BSH = at::empty(x_BSH.sizes(), at::kFloat);
   float* out = factor_BSH.mutable_data_ptr<float>();
   const float kept = static_cast<float>(1 / (1 - p));
-  for (int64_t i = 0; i < x_BSH.numel(); ++i) out[i] = rng.uniform(first + static_cast<uint64_t>(i)) < p ? 0 : kept;
+  for (int64_t b = 0; b < sequences; ++b) {
+    const int64_t first = ((site.microbatch.first_sample + b) * part.of + part.first) * hidden;
+    for (int64_t i = 0; i < run; ++i) *out++ = rng.uniform(static_cast<uint64_t>(first + i)) < p ? 0 : kept;
+  }
   return x_BSH * factor_BSH.to(x_BSH.options());
+}
+
+Tensor LocalDropout::dropout(const Tensor& x_BSH, double p, const Site& site) {
+  return keyed_dropout(x_BSH, p, site, seed_, {.of = x_BSH.size(1)});
 }
 
 }  // namespace lockstep::nn

@@ -14,7 +14,8 @@ class LocalLinear : public LinearSeam {
 
 class LocalLoss : public LossSeam {
  public:
-  at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const Site& site) override;
+  at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const at::Tensor& positions_SH,
+                   const Site& site) override;
   at::Tensor token_losses(const at::Tensor& hidden_BSH, const at::Tensor& head_VH, const at::Tensor& targets_BS,
                           const Site& site) override;
 };
@@ -25,6 +26,14 @@ class LocalAttention : public AttentionSeam {
                     const Site& site) override;
   at::Tensor positions(int64_t sequence, at::Device device) override;
 };
+
+// Positions [first, first + S) of sequences of `of`: what a rank may hold of them.
+struct SequencePart {
+  int64_t first = 0, of = 0;
+};
+
+// What DropoutSeam::dropout computes, for x_BSH that is a part of its sequences.
+at::Tensor keyed_dropout(const at::Tensor& x_BSH, double p, const Site& site, uint64_t seed, SequencePart part);
 
 class LocalDropout : public DropoutSeam {
  public:

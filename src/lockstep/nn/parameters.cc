@@ -56,16 +56,36 @@ void fill_initial(at::Tensor& slice, const spec::ParameterSpec& parameter, uint6
   }
 }
 
+at::Tensor without_padding(const at::Tensor& slice, const mesh::Region& region) {
+  return slice.size(0) == region.size[0] ? slice : slice.narrow(0, 0, region.size[0]);
+}
+
+at::Tensor part_of(at::Tensor whole, const mesh::Region& region) {
+  for (size_t dim = 0; dim < region.size.size(); ++dim) {
+    whole = whole.narrow(static_cast<int64_t>(dim), region.offset[dim], region.size[dim]);
+  }
+  return whole;
+}
+
 std::vector<Parameter> create_parameters(const std::vector<spec::ParameterSpec>& list, uint64_t seed,
+                                         TensorPlace place) {
+  return create_parameters(list, spec::whole_places(list), seed, place);
+}
+
+std::vector<Parameter> create_parameters(const std::vector<spec::ParameterSpec>& list,
+                                         const std::vector<spec::ParameterPlace>& places, uint64_t seed,
                                          TensorPlace place) {
   std::vector<Parameter> parameters;
   for (const spec::ParameterSpec& spec : list) {
     if (!spec.tied_to.empty()) continue;
-    at::Tensor tensor = at::empty(spec.shape, at::TensorOptions(place.device).dtype(place.dtype));
+    const auto& [region, shape, gradient_ranks, counted] = places.at(parameters.size());
+    at::Tensor tensor = at::zeros(shape, at::TensorOptions(place.device).dtype(place.dtype));
     LOCKSTEP_CHECK(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % kAlignmentBytes == 0, "parameter ", spec.name);
-    fill_initial(tensor, spec, seed, std::vector<int64_t>(spec.shape.size(), 0));
-    parameters.push_back({spec, tensor.requires_grad_()});
+    at::Tensor slice = without_padding(tensor, region);
+    fill_initial(slice, spec, seed, region.offset);
+    parameters.push_back({spec, tensor.requires_grad_(), region});
   }
+  LOCKSTEP_CHECK(parameters.size() == places.size(), parameters.size(), " parameters, ", places.size(), " places");
   return parameters;
 }
 

@@ -63,8 +63,10 @@ class LossSeam {
  public:
   virtual ~LossSeam() = default;
 
-  // tokens_BS int64, table_VH -> [B,S,H]
-  virtual at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const Site& site) = 0;
+  // The beginning of the residual stream.
+  //   tokens_BS int64, table_VH, positions_SH (of learned positions, else undefined)  ->  [B,S,H]
+  virtual at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const at::Tensor& positions_SH,
+                           const Site& site) = 0;
 
   // Cross entropy of each token. A target of kIgnoredTarget contributes zero, and zero gradient.
   //   hidden_BSH, head_VH, targets_BS int64  ->  [B,S]

@@ -105,11 +105,12 @@ Tensor Transformer::dropout(const Tensor& x_BSH, const Context& context, const S
 
 Tensor Transformer::embed(const Tensor& tokens_BS, const Context& context) const {
   const auto site = [&](std::string_view name) { return Site{-1, context.microbatch, name}; };
-  Tensor hidden_BSH = context.seams.loss.embed(tokens_BS, token_table_VH_, site("embed.tokens"));
+  Tensor positions_SH;
   if (model_.position == spec::Position::learned) {
     const Tensor positions_S = context.seams.attention.positions(tokens_BS.size(1), tokens_BS.device());
-    hidden_BSH = hidden_BSH + at::embedding(position_table_SH_, positions_S);
+    positions_SH = at::embedding(position_table_SH_, positions_S);
   }
+  const Tensor hidden_BSH = context.seams.loss.embed(tokens_BS, token_table_VH_, positions_SH, site("embed.tokens"));
   return dropout(hidden_BSH, context, site("embed"));
 }
 

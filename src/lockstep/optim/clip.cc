@@ -24,6 +24,12 @@ double squared_norm(const std::vector<at::Tensor>& gradients) {
   return at::stack(at::_foreach_norm(present, 2, at::kDouble)).square().sum().item<double>();
 }
 
+double squared_norm_over_ranks(const std::vector<at::Tensor>& counted, comm::ProcessGroup& group) {
+  at::Tensor sum = at::full({1}, squared_norm(counted), at::kDouble);
+  all_reduce(sum, group, Reduction::sum, {.tag = "gradient norm"});
+  return sum.item<double>();
+}
+
 double clip_scale(double norm, double max_norm) {
   if (max_norm == 0 || !std::isfinite(norm)) return 1;
   return std::min(1.0, max_norm / (norm + 1e-6));

@@ -6,10 +6,16 @@
 
 #include <vector>
 
+#include "lockstep/distributed/collectives.h"
+
 namespace lockstep::optim {
 
 // Sum of squares of every element, in double; undefined tensors count as zero. Infinite or NaN when an element is.
 double squared_norm(const std::vector<at::Tensor>& gradients);
+
+// The same of a gradient that the ranks of `group` hold together; each names what it counts, every element once. The
+// same number on every rank.
+double squared_norm_over_ranks(const std::vector<at::Tensor>& counted, comm::ProcessGroup& group);
 
 // What to multiply gradients by so that their norm is at most `max_norm`: max_norm / (norm + 1e-6), at most 1, as in
 // PyTorch. max_norm 0 means no clipping. A norm that is not finite gives 1: whether to skip the step is the caller's.

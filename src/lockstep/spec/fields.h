@@ -60,7 +60,12 @@ void for_each_field(Plan& plan, const Visit& visit) {
         "bytes, tokens_u16 or tokens_u32 (nanoGPT, llm.c), synthetic (random, no path)");
   visit("data", "validation_fraction", plan.data.validation_fraction, "of the corpus, its end, kept from training");
   for_each_train_field(plan, visit);
-  visit("parallel", "data", plan.parallel.data, "data-parallel ranks; 0: as many as there are ranks");
+  visit("parallel", "data", plan.parallel.data, "data-parallel ranks; 0: those that the other axes leave");
+  visit("parallel", "tensor", plan.parallel.tensor, "ranks that share the weights of every layer");
+  visit("parallel", "sequence_parallel", plan.parallel.sequence_parallel,
+        "tensor ranks split the sequence between the split layers");
+  visit("parallel", "rules", plan.parallel.rules,
+        "what tensor ranks split, e.g. { vocab = \"none\" }; heads, kv_heads, ffn and vocab by default");
   visit("parallel", "order", plan.parallel.order, "of ranks along the axes, fastest first");
   visit("parallel", "reduction", plan.parallel.reduction, "fast, or fixed_tree: the same bits on 1, 2, 4, ... ranks");
   visit("parallel", "bucket_mb", plan.parallel.bucket_mb, "MiB of gradients that are reduced together");

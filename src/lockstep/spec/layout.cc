@@ -13,6 +13,7 @@ namespace lockstep::spec {
 namespace {
 
 constexpr int64_t kMaxNumber = 1'000'000;
+constexpr std::string_view kWords = "single, dpN, tpN, sp, accN, fixed_tree, fp32 and fp64";
 
 std::vector<std::string_view> words_of(std::string_view name) {
   std::vector<std::string_view> words;
@@ -52,6 +53,10 @@ Layout gather(std::string_view name) {
   for (const std::string_view word : words_of(name)) {
     if (const auto data = number_after("dp", word)) {
       layout.data = *data;
+    } else if (const auto tensor = number_after("tp", word)) {
+      layout.tensor = *tensor;
+    } else if (word == "sp") {
+      layout.sequence_parallel = true;
     } else if (const auto accumulate = number_after("acc", word)) {
       layout.accumulate = *accumulate;
     } else if (word == "fixed_tree") {
@@ -59,13 +64,10 @@ Layout gather(std::string_view name) {
     } else if (const auto precision = from_name<Precision>(word)) {
       layout.precision = *precision;
     } else if (is_later(word)) {
-      throw Unsupported(text("layout = \"", name, "\": ", word,
-                             " is not supported by this version; it has single, dpN, accN, ",
-                             "fixed_tree, fp32 and fp64"));
+      throw Unsupported(text("layout = \"", name, "\": ", word, " is not supported by this version; it has ", kWords));
     } else if (word != "single") {
-      const std::vector<std::string> known = {"single", "dp2", "acc2", "fixed_tree", "fp32", "fp64"};
-      refuse_layout(name, text('"', word, "\" is no layout; known are single, dpN, accN, fixed_tree, fp32 and fp64"),
-                    nearest_name(word, known));
+      const std::vector<std::string> known = {"single", "dp2", "tp2", "sp", "acc2", "fixed_tree", "fp32", "fp64"};
+      refuse_layout(name, text('"', word, "\" is no layout; known are ", kWords), nearest_name(word, known));
     }
   }
   return layout;
@@ -76,6 +78,8 @@ Layout gather(std::string_view name) {
 std::string to_string(const Layout& layout) {
   std::vector<std::string> words;
   if (layout.data != 1) words.push_back(text("dp", layout.data));
+  if (layout.tensor != 1) words.push_back(text("tp", layout.tensor));
+  if (layout.sequence_parallel) words.emplace_back("sp");
   if (layout.accumulate) words.push_back(text("acc", *layout.accumulate));
   if (layout.fixed_tree) words.emplace_back("fixed_tree");
   if (layout.precision) words.emplace_back(name(*layout.precision));
@@ -85,13 +89,15 @@ std::string to_string(const Layout& layout) {
 Layout parse_layout(std::string_view name) {
   const Layout layout = gather(name);
   if (to_string(layout) != name) {
-    refuse_layout(name, "each word stands once, in the order dpN-accN-fixed_tree-precision", to_string(layout));
+    refuse_layout(name, "each word stands once, in the order dpN-tpN-sp-accN-fixed_tree-precision", to_string(layout));
   }
   return layout;
 }
 
 RunPlan apply(const Layout& layout, RunPlan plan) {
   plan.parallel.data = layout.data;
+  plan.parallel.tensor = layout.tensor;
+  plan.parallel.sequence_parallel = layout.sequence_parallel;
   if (layout.fixed_tree) plan.parallel.reduction = Reduction::fixed_tree;
   if (layout.precision) plan.train.precision = *layout.precision;
   if (layout.accumulate) {
@@ -101,7 +107,7 @@ RunPlan apply(const Layout& layout, RunPlan plan) {
       const std::string nearest =
           nearest_values(*layout.accumulate, 1, std::max<int64_t>(1, batch / layout.data), works);
       refuse_layout(to_string(layout),
-                    text("train.global_batch = ", batch, " must be a multiple of ", layout.data, " ranks times ",
+                    text("train.global_batch = ", batch, " must be a multiple of ", layout.data, " data ranks times ",
                          *layout.accumulate, " micro-batches"),
                     nearest.empty() ? "" : "acc" + nearest);
     }
@@ -111,7 +117,10 @@ RunPlan apply(const Layout& layout, RunPlan plan) {
 }
 
 Layout layout_of(const RunPlan& plan, int world_size) {
-  Layout layout{.data = world_size, .fixed_tree = plan.parallel.reduction == Reduction::fixed_tree};
+  Layout layout{.data = world_size / std::max<int64_t>(1, plan.parallel.tensor),
+                .tensor = plan.parallel.tensor,
+                .sequence_parallel = plan.parallel.sequence_parallel,
+                .fixed_tree = plan.parallel.reduction == Reduction::fixed_tree};
   if (plan.train.precision != Precision::fp32) layout.precision = plan.train.precision;
   return layout;
 }

@@ -1,6 +1,6 @@
 // Layouts by name: what differs from one rank, joined with "-" in a fixed order.
 //
-//   single   dp2   dp2-acc4   dp4-fixed_tree   dp2-fp64
+//   single   dp2   dp2-acc4   dp4-fixed_tree   dp2-fp64   tp2   dp2-tp2-sp-acc2
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,17 @@ namespace lockstep::spec {
 
 struct Layout {
   int64_t data = 1;                    // ranks: "dp2"
+  int64_t tensor = 1;                  // ranks: "tp2"
+  bool sequence_parallel = false;      // "sp"
   std::optional<int64_t> accumulate;   // micro-batches per rank: "acc4"; absent: micro-batches of the configured size
   bool fixed_tree = false;             // absent: the configured reduction
   std::optional<Precision> precision;  // "fp32", "fp64"; absent: as configured
   bool operator==(const Layout&) const = default;
 
-  int world_size() const { return static_cast<int>(data); }
+  int world_size() const { return static_cast<int>(data * tensor); }
 };
 
-// throws   InvalidArgument with the nearest name; Unsupported for words that a later version brings ("tp2", "zero1")
+// throws   InvalidArgument with the nearest name; Unsupported for words that a later version brings ("pp2", "zero1")
 Layout parse_layout(std::string_view name);
 
 std::string to_string(const Layout& layout);

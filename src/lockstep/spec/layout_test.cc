@@ -22,11 +22,13 @@ std::string refusal(std::string_view name) {
 
 TEST(Layout, ReadsWhatItPrints) {
   for (const char* name : {"single", "dp2", "dp3", "acc4", "dp2-acc4", "fixed_tree", "dp4-fixed_tree", "fp64",
-                           "dp2-acc4-fixed_tree-fp64", "dp1000000"}) {
+                           "dp2-acc4-fixed_tree-fp64", "dp1000000", "tp2", "tp4-sp", "dp2-tp2-sp-acc2"}) {
     EXPECT_EQ(to_string(parse_layout(name)), name);
   }
   EXPECT_EQ(parse_layout("dp2-acc4"), (Layout{.data = 2, .accumulate = 4}));
   EXPECT_EQ(parse_layout("dp2-acc4").world_size(), 2);
+  EXPECT_EQ(parse_layout("dp3-tp2-sp"), (Layout{.data = 3, .tensor = 2, .sequence_parallel = true}));
+  EXPECT_EQ(parse_layout("dp3-tp2-sp").world_size(), 6);
 }
 
 TEST(Layout, RefusesOtherSpellingsWithTheRightOne) {
@@ -43,8 +45,8 @@ TEST(Layout, RefusesOtherSpellingsWithTheRightOne) {
 }
 
 TEST(Layout, RefusesWordsOfLaterVersionsByName) {
-  for (const char* name : {"tp2", "dp2-tp2-sp-pp2-zero2-1f1b-acc4", "zero3g2", "dp2-bf16", "pp4-interleaved-v2", "cp2",
-                           "ep2", "recompute_full", "zb_h1"}) {
+  for (const char* name : {"dp2-tp2-sp-pp2-zero2-1f1b-acc4", "zero3g2", "dp2-bf16", "pp4-interleaved-v2", "cp2", "ep2",
+                           "recompute_full", "zb_h1"}) {
     EXPECT_THAT(refusal<Unsupported>(name), HasSubstr("is not supported by this version")) << name;
   }
 }
@@ -60,6 +62,11 @@ TEST(Layout, AppliesToAPlan) {
   EXPECT_EQ(applied.train.precision, Precision::fp64);
   EXPECT_EQ(apply(parse_layout("dp3-acc2"), plan).train.microbatch, 4);
   EXPECT_EQ(apply(parse_layout("dp3"), plan).train.microbatch, 3);
+  const RunPlan split = apply(parse_layout("dp2-tp2-sp-acc2"), plan);
+  EXPECT_EQ(split.parallel.tensor, 2);
+  EXPECT_TRUE(split.parallel.sequence_parallel);
+  EXPECT_EQ(split.train.microbatch, 6);
+  EXPECT_EQ(to_string(layout_of(split, 4)), "dp2-tp2-sp");
 }
 
 TEST(Layout, KeepsWhatItDoesNotName) {
@@ -80,9 +87,10 @@ TEST(Layout, AccumulationMustCutTheBatchIntoWholeMicrobatches) {
     apply(parse_layout("dp2-acc5"), plan);
     FAIL() << "accepted";
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "layout = \"dp2-acc5\": train.global_batch = 24 must be a multiple of 2 ranks times 5 micro-batches "
-                 "(nearest: acc4 or 6)");
+    EXPECT_STREQ(
+        error.what(),
+        "layout = \"dp2-acc5\": train.global_batch = 24 must be a multiple of 2 data ranks times 5 micro-batches "
+        "(nearest: acc4 or 6)");
   }
 }
 

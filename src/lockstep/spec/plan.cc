@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/spec/microbatches.h"
 #include "lockstep/spec/names.h"
+#include "lockstep/spec/placement.h"
 #include "lockstep/spec/rules.h"
 
 namespace lockstep::spec {
@@ -70,6 +71,9 @@ void check_dealing(const RunPlan& plan, int64_t data, Rules& rules) {
                  text("makes ", count, " micro-batches of train.global_batch = ", train.global_batch,
                       ", fewer than the ", data, " data ranks"),
                  sizes([&](int64_t candidate) { return candidate >= data; }));
+  } else if (plan.parallel.reduction == Reduction::fixed_tree && plan.parallel.tensor > 1) {
+    rules.broken("parallel.reduction", "\"fixed_tree\"",
+                 "orders additions over data ranks, not those inside of layers: needs parallel.tensor = 1", "\"fast\"");
   } else if (plan.parallel.reduction == Reduction::fixed_tree && !fits_fixed_tree(count, data)) {
     const std::string ranks =
         nearest_values(data, 1, count, [&](int64_t candidate) { return fits_fixed_tree(count, candidate); });
@@ -79,6 +83,21 @@ void check_dealing(const RunPlan& plan, int64_t data, Rules& rules) {
                       " data ranks must be whole subtrees of the tree over micro-batches"),
                  text("parallel.data = ", ranks, microbatches.empty() ? "" : ", or train.microbatch = ", microbatches));
   }
+}
+
+// The ranks are dealt to the axes without a rest.
+bool check_axes(const ParallelSpec& parallel, int64_t world_size, Rules& rules) {
+  constexpr int64_t kMaxRanks = std::numeric_limits<int>::max();
+  const bool data = rules.within("parallel.data", parallel.data, 0, kMaxRanks);
+  const bool tensor = rules.within("parallel.tensor", parallel.tensor, 1, kMaxRanks);
+  if (!data || !tensor) return false;
+  if (!rules.divides("parallel.tensor", parallel.tensor, "the number of ranks", world_size)) return false;
+  const int64_t left = world_size / parallel.tensor;
+  if (parallel.data == 0 || parallel.data == left) return true;
+  const std::string others = parallel.tensor == 1 ? "" : text(" / parallel.tensor = ", left);
+  rules.broken("parallel.data", parallel.data,
+               text("must be the number of ranks, which is ", world_size, others, ", or 0"), text(left));
+  return false;
 }
 
 void check_run(const RunSpec& run, Rules& rules) {
@@ -93,15 +112,12 @@ void check_run(const RunSpec& run, Rules& rules) {
 
 mesh::Mesh make_mesh(const ParallelSpec& parallel, int world_size) {
   LOCKSTEP_CHECK(world_size >= 1, "a world of ", world_size);
-  const int64_t data = parallel.data == 0 ? world_size : parallel.data;
-  if (data != world_size) {
-    throw InvalidArgument(Problem{"parallel.data", text(parallel.data),
-                                  text("must be the number of ranks, which is ", world_size, ", or 0"),
-                                  text(world_size)}
-                              .message());
-  }
+  Rules rules;
+  check_axes(parallel, world_size, rules);
+  refuse(rules.take());
   mesh::MeshOptions options;
-  options.sizes[mesh::Axis::data] = world_size;
+  options.sizes[mesh::Axis::tensor] = static_cast<int>(parallel.tensor);
+  options.sizes[mesh::Axis::data] = world_size / static_cast<int>(parallel.tensor);
   options.order = parallel.order;
   return mesh::Mesh(options);
 }
@@ -112,16 +128,13 @@ std::vector<Problem> validate(const RunPlan& plan, int world_size) {
   rules.add(validate(plan.model));
   check_data(plan, rules);
   check_train(plan.train, rules);
-  const bool data = rules.within("parallel.data", plan.parallel.data, 0, std::numeric_limits<int>::max());
-  if (data && plan.parallel.data != 0 && plan.parallel.data != world_size) {
-    rules.broken("parallel.data", plan.parallel.data,
-                 text("must be the number of ranks, which is ", world_size, ", or 0"), text(world_size));
-  }
+  const bool axes = check_axes(plan.parallel, world_size, rules);
+  if (plan.parallel.tensor >= 1) rules.add(validate_placement(plan));
   rules.positive("parallel.bucket_mb", plan.parallel.bucket_mb);
   check_run(plan.run, rules);
   const TrainSpec& train = plan.train;
   const bool whole = train.microbatch >= 1 && train.global_batch >= 1 && train.global_batch % train.microbatch == 0;
-  if (whole) check_dealing(plan, world_size, rules);
+  if (whole && axes) check_dealing(plan, world_size / plan.parallel.tensor, rules);
   return rules.take();
 }
 

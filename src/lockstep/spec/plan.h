@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,11 +46,14 @@ struct TrainSpec {
 };
 
 struct ParallelSpec {
-  int64_t data = 0;                       // data-parallel ranks; 0: as many as there are ranks
-  mesh::Order order = mesh::kAxes;        // which axis varies fastest over the ranks
-  Reduction reduction = Reduction::fast;  // fixed_tree: bit-identical weights for 1, 2, 4, ... ranks
-  double bucket_mb = 25;                  // gradients are reduced in buckets of about so many MiB
-  bool overlap = true;                    // reduce while backward goes on; off: after it
+  int64_t data = 0;                // data-parallel ranks; 0: those that the other axes leave
+  int64_t tensor = 1;              // ranks that share the weights of every layer
+  bool sequence_parallel = false;  // tensor ranks split the sequence where they would hold the same activations
+  std::map<std::string, std::string> rules;  // logical dim -> "tensor" or "none", over the defaults of placement.h
+  mesh::Order order = mesh::kAxes;           // which axis varies fastest over the ranks
+  Reduction reduction = Reduction::fast;     // fixed_tree: bit-identical weights for 1, 2, 4, ... ranks
+  double bucket_mb = 25;                     // gradients are reduced in buckets of about so many MiB
+  bool overlap = true;                       // reduce while backward goes on; off: after it
 };
 
 struct RunSpec {

@@ -24,8 +24,8 @@ TEST(Configs, AreValidOnTheRanksTheyAreMeantFor) {
   for (const char* name : {"verify.toml", "verify_llama.toml"}) {
     const RunPlan plan = read_plan(configs_folder() / name);
     EXPECT_EQ(plan.train.global_batch, 24);
-    for (const char* layout :
-         {"single", "dp2", "dp3", "dp4", "dp2-acc4", "fixed_tree", "dp2-fixed_tree", "dp4-fixed_tree"}) {
+    for (const char* layout : {"single", "dp2", "dp3", "dp4", "dp2-acc4", "fixed_tree", "dp2-fixed_tree",
+                               "dp4-fixed_tree", "tp4", "dp3-tp2", "dp2-tp2-sp-acc2"}) {
       const Layout parsed = parse_layout(layout);
       EXPECT_THAT(validate(apply(parsed, plan), parsed.world_size()), IsEmpty()) << name << " " << layout;
     }

@@ -123,6 +123,19 @@ bool take(const toml::node& node, std::array<double, 2>& value) {
   return array != nullptr && array->size() == 2 && take((*array)[0], value[0]) && take((*array)[1], value[1]);
 }
 
+std::string expected(const std::map<std::string, std::string>&) {
+  return "must be a table of texts, as { vocab = \"none\" }";
+}
+bool take(const toml::node& node, std::map<std::string, std::string>& value) {
+  const toml::table* table = node.as_table();
+  if (table == nullptr) return false;
+  value.clear();
+  for (const auto& [key, element] : *table) {
+    if (!take(element, value[std::string(key.str())])) return false;
+  }
+  return true;
+}
+
 class PlanReader {
  public:
   PlanReader(const toml::table& document, std::string_view source) : document_(document), source_(source) {}

@@ -57,12 +57,11 @@ TEST(ParsePlan, WidthsFollowHeadsAndHiddenWithoutAPreset) {
 }
 
 TEST(ParsePlan, AKeyOfALaterVersionMayAskForNothing) {
-  const RunPlan plan =
-      parse("[parallel]\ntensor = 1\nzero = 0\nrules = {}\nrecompute = \"none\"\nschedule = \"1f1b\"\n");
+  const RunPlan plan = parse("[parallel]\npipeline = 1\nzero = 0\nrecompute = \"none\"\nschedule = \"1f1b\"\n");
   EXPECT_EQ(to_toml(plan), to_toml(RunPlan{}));
-  EXPECT_THROW(parse("[parallel]\ntensor = 2\n"), Unsupported);
+  EXPECT_THROW(parse("[parallel]\npipeline = 2\n"), Unsupported);
   EXPECT_THROW(parse("", {"parallel.zero=1"}), Unsupported);
-  EXPECT_THROW(parse("[parallel]\ntensor = 2\nfoo = 1\n"), InvalidArgument) << "one of the mistakes is a mistake";
+  EXPECT_THROW(parse("[parallel]\npipeline = 2\nfoo = 1\n"), InvalidArgument) << "one of the mistakes is a mistake";
 }
 
 TEST(ParsePlan, ListsEveryMistake) {
@@ -110,6 +109,14 @@ struct Randomize {
   void operator()(std::array<double, 2>& value) const {
     for (double& element : value) (*this)(element);
   }
+  void operator()(std::map<std::string, std::string>& value) const {
+    value.clear();
+    for (size_t n = random() % 4; n > 0; --n) {
+      std::string key;
+      (*this)(key);
+      (*this)(value[key]);
+    }
+  }
   void operator()(mesh::Order& value) const { std::ranges::shuffle(value, random); }
   template <class Enum>
     requires std::is_enum_v<Enum>
@@ -126,6 +133,8 @@ std::string fingerprint(const RunPlan& plan) {
     out += text("\n", key, "=");
     if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
       out += join(value, "|");
+    } else if constexpr (std::is_same_v<Value, std::map<std::string, std::string>>) {
+      for (const auto& [name, element] : value) out += text(name, "|", element, "|");
     } else if constexpr (std::is_same_v<Value, double> || std::is_same_v<Value, std::array<double, 2>>) {
       out.append(reinterpret_cast<const char*>(&value), sizeof value);
     } else if constexpr (std::is_same_v<Value, mesh::Order>) {

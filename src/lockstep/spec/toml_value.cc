@@ -55,4 +55,10 @@ std::string toml_value(const mesh::Order& order) {
   return toml_value(to_string(order));
 }
 
+std::string toml_value(const std::map<std::string, std::string>& value) {
+  std::vector<std::string> entries;
+  for (const auto& [key, element] : value) entries.push_back(text(toml_value(key), " = ", toml_value(element)));
+  return entries.empty() ? "{}" : text("{ ", join(entries), " }");
+}
+
 }  // namespace lockstep::spec

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ std::string toml_value(const std::string& value);
 std::string toml_value(const std::vector<std::string>& value);
 std::string toml_value(const std::array<double, 2>& value);
 std::string toml_value(const mesh::Order& order);
+std::string toml_value(const std::map<std::string, std::string>& value);  // an inline table
 
 template <class Enum>
   requires std::is_enum_v<Enum>

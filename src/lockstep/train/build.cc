@@ -5,9 +5,15 @@
 namespace lockstep::train {
 
 std::shared_ptr<nn::Transformer> make_model(const spec::RunPlan& plan, at::Device device) {
+  return make_model(plan, spec::whole_places(spec::parameters(plan.model)), device);
+}
+
+std::shared_ptr<nn::Transformer> make_model(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places,
+                                            at::Device device) {
   const at::ScalarType dtype = plan.train.precision == spec::Precision::fp64 ? at::kDouble : at::kFloat;
-  auto model = std::make_shared<nn::Transformer>(plan.model, static_cast<uint64_t>(plan.train.seed),
-                                                 nn::TensorPlace{dtype, device});
+  auto model = std::make_shared<nn::Transformer>(
+      plan.model, nn::create_parameters(spec::parameters(plan.model), places, static_cast<uint64_t>(plan.train.seed),
+                                        {dtype, device}));
   if (!plan.model.weights.empty()) checkpoint::load_weights(plan.model.weights, plan.model, model->parameter_list());
   return model;
 }

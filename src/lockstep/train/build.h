@@ -15,6 +15,10 @@ namespace lockstep::train {
 // The whole model with its initial values, or with the weights that the plan names.
 std::shared_ptr<nn::Transformer> make_model(const spec::RunPlan& plan, at::Device device);
 
+// What a rank holds of it.
+std::shared_ptr<nn::Transformer> make_model(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places,
+                                            at::Device device);
+
 std::unique_ptr<optim::Optimizer> make_optimizer(const spec::TrainSpec& train,
                                                  const std::vector<nn::Parameter>& parameters);
 

@@ -141,9 +141,10 @@ Summary run(const spec::RunPlan& plan, const std::string& layout, comm::ProcessG
   summary.per_rank = gather_rank_summaries(mine, world);
   world.set_recorder(nullptr);
   const auto events = gather_events(recorder.events(step_starts.oldest()), world);
+  const std::vector<nn::Parameter> weights = trainer.parameters_to_save();
   if (directory) {
     directory->write_trace(events);
-    directory->write_weights(trainer.model());
+    directory->write_weights(plan.model, weights);
     directory->write_summary(summary);
   }
   barrier(world, {.tag = "end of run"});

@@ -73,8 +73,8 @@ void RunDirectory::write_trace(std::span<const trace::Event> events) const {
   trace::write_chrome_file(path_ / "trace.json", events);
 }
 
-void RunDirectory::write_weights(const nn::Transformer& model) const {
-  checkpoint::save_weights(path_ / "weights", model.model(), model.parameter_list());
+void RunDirectory::write_weights(const spec::ModelSpec& model, const std::vector<nn::Parameter>& whole) const {
+  checkpoint::save_weights(path_ / "weights", model, whole);
 }
 
 }  // namespace lockstep::train

@@ -43,7 +43,7 @@ class RunDirectory {
   void add_metrics(const StepReport& report);
   void write_summary(const Summary& summary) const;
   void write_trace(std::span<const trace::Event> events) const;
-  void write_weights(const nn::Transformer& model) const;
+  void write_weights(const spec::ModelSpec& model, const std::vector<nn::Parameter>& whole) const;
   const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -2,7 +2,9 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <list>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/distributed/collectives.h"
@@ -41,39 +43,75 @@ parallel::DataParallelOptions data_parallel_options(const spec::ParallelSpec& pa
           .finish_in_backward = false};
 }
 
-std::vector<parallel::NamedTensor> named(const std::vector<nn::Parameter>& parameters) {
-  std::vector<parallel::NamedTensor> result;
-  for (const auto& parameter : parameters) result.push_back({parameter.spec.name, parameter.tensor});
-  return result;
+comm::ProcessGroup& with_recorder(comm::ProcessGroup& world, trace::Recorder* recorder) {
+  world.set_recorder(recorder);  // groups that are split off inherit it
+  return world;
+}
+
+// This rank's group along an axis.
+std::unique_ptr<comm::ProcessGroup> split_along(mesh::Axis axis, const mesh::Mesh& mesh, comm::ProcessGroup& world) {
+  return world.split(mesh.peers(world.rank(), {&axis, 1}), mesh::name(axis));
 }
 
 }  // namespace
 
 Trainer::Trainer(const spec::RunPlan& plan, comm::ProcessGroup& world, TrainerOptions options)
     : plan_(plan),
-      world_(world),
+      world_(with_recorder(world, options.recorder)),
       options_(options),
       mesh_(checked_mesh(plan, world.size())),
       data_rank_(mesh_.coordinates(world.rank())[mesh::Axis::data]),
       device_(pick_device(std::string(spec::name(plan.run.device)), world.rank())),
       batches_(plan),
-      model_(make_model(plan, device_)),
-      local_seams_(static_cast<uint64_t>(plan.train.seed)),
+      places_(options.places != nullptr ? *options.places
+                                        : spec::place_on_rank(spec::parameters(plan.model), plan, mesh_, world.rank())),
+      model_(make_model(plan, places_, device_)),
+      data_group_(split_along(mesh::Axis::data, mesh_, world)),
+      tensor_group_(split_along(mesh::Axis::tensor, mesh_, world)),
+      tensor_parallel_(plan, *tensor_group_),
+      whole_(plan, mesh_, model_->parameter_list(), *tensor_group_, world.rank()),
       optimizer_(make_optimizer(plan.train, model_->parameter_list())),
       lr_schedule_(plan.train),
       table_(checked_table(range_of(plan, mesh_, data_rank_).size)) {
-  world_.set_recorder(options_.recorder);
+  make_reducers();
+}
+
+// A reducer for each set of ranks, in the order in which the parameters name them: the same on all ranks.
+void Trainer::make_reducers() {
   const mesh::Axis data_axis[] = {mesh::Axis::data};
-  data_group_ = world_.split(mesh_.peers(world_.rank(), data_axis), "data");
-  data_parallel_ = std::make_unique<parallel::DataParallel>(named(model_->parameter_list()), *data_group_,
-                                                            data_parallel_options(plan.parallel));
+  const std::vector<int> data_ranks = mesh_.peers(world_.rank(), data_axis);
+  std::vector<std::vector<int>> rank_sets;
+  std::vector<std::vector<parallel::NamedTensor>> parameters;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const auto& [parameter, tensor, region] = model_->parameter_list()[i];
+    const auto found = std::ranges::find(rank_sets, places_[i].gradient_ranks);
+    const auto set = static_cast<size_t>(found - rank_sets.begin());
+    if (found == rank_sets.end()) {
+      rank_sets.push_back(places_[i].gradient_ranks);
+      parameters.emplace_back();
+    }
+    parameters[set].push_back({parameter.name, tensor});
+  }
+  for (size_t set = 0; set < rank_sets.size(); ++set) {
+    Reducer& reducer = reducers_.emplace_back();
+    if (rank_sets[set] != data_ranks) {
+      reducer.own_group = world_.split(rank_sets[set], text("gradients of ", join(rank_sets[set], ",")));
+    }
+    comm::ProcessGroup& group = reducer.own_group ? *reducer.own_group : *data_group_;
+    reducer.parameters = std::make_unique<parallel::DataParallel>(std::move(parameters[set]), group,
+                                                                  data_parallel_options(plan_.parallel));
+  }
+}
+
+nn::Seams Trainer::seams() {
+  return options_.seams != nullptr ? *options_.seams : tensor_parallel_.seams();
 }
 
 int64_t Trainer::samples_per_rank() const {
   return static_cast<int64_t>(table_.microbatches) * plan_.train.microbatch;
 }
 
-double Trainer::sum_over_ranks(double value, std::string_view tag) {
+double Trainer::sum_over_data(double value, std::string_view tag) {
   at::Tensor sum = at::full({1}, value, at::kDouble);
   all_reduce(sum, *data_group_, Reduction::sum, {.tag = tag});
   return sum.item<double>();
@@ -100,10 +138,10 @@ StepReport Trainer::step() {
   int64_t valid_tokens = 0;
   for (const Microbatch& microbatch : microbatches_) valid_tokens += nn::count_valid(microbatch.batch.targets_BS);
   const double wait_start_s = now_s();
-  report_.tokens = static_cast<int64_t>(sum_over_ranks(static_cast<double>(valid_tokens), "valid tokens"));
+  report_.tokens = static_cast<int64_t>(sum_over_data(static_cast<double>(valid_tokens), "valid tokens"));
   report_.wait_s = now_s() - wait_start_s;
 
-  data_parallel_->zero_grad();
+  for (const Reducer& reducer : reducers_) reducer.parameters->zero_grad();
   for (const schedule::Action& action : table_.actions_by_rank.front()) {
     const trace::Span span(options_.recorder, trace::Track::compute, schedule::name(action.kind), 0, action.stage,
                            action.microbatch);
@@ -134,7 +172,7 @@ void Trainer::perform(const schedule::Action& action) {
 }
 
 void Trainer::forward(Microbatch& microbatch) {
-  const nn::Context context{options_.seams != nullptr ? *options_.seams : local_seams_.seams(), microbatch.context};
+  const nn::Context context{seams(), microbatch.context};
   const at::Tensor sum = model_->loss_sum(microbatch.batch.tokens_BS, microbatch.batch.targets_BS, context);
   microbatch.loss = sum / std::max<int64_t>(report_.tokens, 1);
   local_loss_ += microbatch.loss.item<double>();
@@ -142,18 +180,17 @@ void Trainer::forward(Microbatch& microbatch) {
 
 void Trainer::backward(Microbatch& microbatch, bool last) {
   const at::Tensor loss = std::exchange(microbatch.loss, {});
-  if (last) {
-    loss.backward();
-  } else {
-    const auto local_only = data_parallel_->no_sync();
-    loss.backward();
+  std::list<parallel::DataParallel::NoSync> local_only;
+  for (const Reducer& reducer : reducers_) {
+    if (!last) local_only.emplace_back(*reducer.parameters);
   }
+  loss.backward();
 }
 
 void Trainer::reduce_gradient() {
   const double start_s = now_s();
-  data_parallel_->finish();
-  report_.loss = sum_over_ranks(local_loss_, "loss");
+  for (const Reducer& reducer : reducers_) reducer.parameters->finish();
+  report_.loss = sum_over_data(local_loss_, "loss");
   report_.exposed_communication_s += now_s() - start_s;
 }
 
@@ -161,11 +198,12 @@ void Trainer::optimizer_step() {
   const torch::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : model_->parameter_list()) gradients.push_back(parameter.tensor.grad());
-  // Every rank holds the same reduced gradients, so every rank takes the same decision.
-  report_.grad_norm = std::sqrt(optim::squared_norm(gradients));
+  // The same number on every rank, so every rank takes the same decision.
+  report_.grad_norm = std::sqrt(squared_gradient_norm());
   report_.lr = lr_schedule_.at(updates_done_);
   if (options_.record != nullptr) {
-    options_.record->steps.push_back({report_.loss, report_.grad_norm, copy_gradients(model_->parameter_list())});
+    options_.record->steps.push_back(
+        {report_.loss, report_.grad_norm, whole_.gather(copy_gradients(model_->parameter_list()))});
   }
   report_.skipped = !std::isfinite(report_.grad_norm);
   if (report_.skipped) return refuse_endless_skipping(gradients);
@@ -173,6 +211,15 @@ void Trainer::optimizer_step() {
   optim::scale(gradients, optim::clip_scale(report_.grad_norm, plan_.train.clip_norm));
   optimizer_->step(report_.lr);
   ++updates_done_;
+}
+
+// Of the whole model's gradient: each element once, however many ranks hold it.
+double Trainer::squared_gradient_norm() {
+  std::vector<at::Tensor> counted;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].counted_in_norm) counted.push_back(model_->parameter_list()[i].tensor.grad());
+  }
+  return optim::squared_norm_over_ranks(counted, *tensor_group_);
 }
 
 void Trainer::refuse_endless_skipping(const std::vector<at::Tensor>& gradients) {
@@ -184,6 +231,8 @@ void Trainer::refuse_endless_skipping(const std::vector<at::Tensor>& gradients) 
                        model_->parameter_list()[i].spec.name, "; lower train.lr or look at the data"));
     }
   }
+  throw Error(text("rank ", world_.rank(), ": ", skipped_in_a_row_,
+                   " steps in a row were skipped because gradients of another tensor rank are not finite"));
 }
 
 double Trainer::validation_loss() {
@@ -192,7 +241,7 @@ double Trainer::validation_loss() {
   double loss = 0;
   int64_t tokens = 0;
   const mesh::Range range = range_of(plan_, mesh_, data_rank_);
-  const nn::Context context{options_.seams != nullptr ? *options_.seams : local_seams_.seams(), {}};
+  const nn::Context context{seams(), {}};
   for (int64_t batch = 0; batch < batches_.validation_batches(); ++batch) {
     for (int64_t m = range.offset; m < range.offset + range.size; ++m) {
       const data::Batch microbatch = batches_.validation(batch, m);
@@ -202,8 +251,25 @@ double Trainer::validation_loss() {
     }
   }
   model_->train();
-  const double total_loss = sum_over_ranks(loss, "validation loss");
-  return total_loss / sum_over_ranks(static_cast<double>(tokens), "validation tokens");
+  const double total_loss = sum_over_data(loss, "validation loss");
+  return total_loss / sum_over_data(static_cast<double>(tokens), "validation tokens");
+}
+
+std::vector<nn::Parameter> Trainer::parameters_to_save() const {
+  std::vector<nn::Parameter> whole;
+  if (data_rank_ != 0) return whole;
+  for (const auto& [parameter, tensor, region] : model_->parameter_list()) {
+    const at::Tensor gathered = whole_.gather(parameter.name, tensor);
+    const mesh::Region all{std::vector<int64_t>(parameter.shape.size(), 0), parameter.shape};
+    if (tensor_group_->rank() == 0) whole.push_back({parameter, gathered, all});
+  }
+  return whole;
+}
+
+void Trainer::record_end(RunRecord& record) const {
+  train::record_end(record, model_->parameter_list(), *optimizer_);
+  record.parameters = whole_.gather(std::move(record.parameters));
+  record.state = whole_.gather(std::move(record.state));
 }
 
 }  // namespace lockstep::train

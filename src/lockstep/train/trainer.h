@@ -12,11 +12,13 @@
 #include "lockstep/data/batch.h"
 #include "lockstep/mesh/mesh.h"
 #include "lockstep/parallel/data/data_parallel.h"
+#include "lockstep/parallel/tensor/tensor_parallel.h"
 #include "lockstep/schedule/table.h"
 #include "lockstep/spec/plan.h"
 #include "lockstep/trace/recorder.h"
 #include "lockstep/train/build.h"
 #include "lockstep/train/record.h"
+#include "lockstep/train/whole.h"
 
 namespace lockstep::train {
 
@@ -35,8 +37,10 @@ struct StepReport {
 
 struct TrainerOptions {
   trace::Recorder* recorder = nullptr;
-  nn::Seams* seams = nullptr;   // instead of those of one device; must outlive the trainer
+  nn::Seams* seams = nullptr;   // instead of those of the plan; must outlive the trainer
   RunRecord* record = nullptr;  // filled with every step's raw gradients, for verify
+  // Where this rank's parameters live, instead of what spec::place_on_rank says.
+  const std::vector<spec::ParameterPlace>* places = nullptr;
   // Training batches instead of the plan's data, by step (from 0) and micro-batch of the global batch.
   std::function<data::Batch(int64_t step, int64_t microbatch)> source;
 };
@@ -52,10 +56,16 @@ class Trainer {
   // Mean loss per token over the validation part, the same number on every rank. NaN when there is none.
   double validation_loss();
 
+  // What this rank holds of it.
   const nn::Transformer& model() const { return *model_; }
   const optim::Optimizer& optimizer() const { return *optimizer_; }
   const schedule::Table& table() const { return table_; }
   int64_t samples_per_rank() const;
+
+  // The model's parameters whole, on rank 0 of both axes; none on others. Called by every rank.
+  std::vector<nn::Parameter> parameters_to_save() const;
+  // Adds what the last step has left behind, whole: weights and the optimizer's state. Called by every rank.
+  void record_end(RunRecord& record) const;
 
  private:
   struct Microbatch {
@@ -64,14 +74,18 @@ class Trainer {
     at::Tensor loss;  // divided by the valid tokens of the global batch; holds the graph until its backward
   };
 
+  void make_reducers();
   void load_microbatches();
   void perform(const schedule::Action& action);
   void forward(Microbatch& microbatch);
   void backward(Microbatch& microbatch, bool last);
   void reduce_gradient();
   void optimizer_step();
+  double squared_gradient_norm();
+  nn::Seams seams();
   void refuse_endless_skipping(const std::vector<at::Tensor>& gradients);
-  double sum_over_ranks(double value, std::string_view tag);
+  // Over the ranks that hold other parts of the batch.
+  double sum_over_data(double value, std::string_view tag);
 
   spec::RunPlan plan_;
   comm::ProcessGroup& world_;
@@ -81,10 +95,17 @@ class Trainer {
   at::Device device_;
 
   data::Batches batches_;
+  std::vector<spec::ParameterPlace> places_;  // of the model's parameters
   std::shared_ptr<nn::Transformer> model_;
-  nn::LocalSeams local_seams_;
-  std::unique_ptr<comm::ProcessGroup> data_group_;
-  std::unique_ptr<parallel::DataParallel> data_parallel_;
+  std::unique_ptr<comm::ProcessGroup> data_group_, tensor_group_;
+  parallel::TensorParallel tensor_parallel_;
+  WholeTensors whole_;
+  // One per set of ranks that some parameters' gradients are summed over.
+  struct Reducer {
+    std::unique_ptr<comm::ProcessGroup> own_group;  // null: the data group
+    std::unique_ptr<parallel::DataParallel> parameters;
+  };
+  std::vector<Reducer> reducers_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::LrSchedule lr_schedule_;
   schedule::Table table_;

@@ -54,7 +54,7 @@ std::vector<Outcome> run(const spec::RunPlan& plan, int ranks, const OnTrainer& 
     options.record = &mine.record;
     Trainer trainer(plan, world, options);
     for (int64_t step = 0; step < plan.train.steps; ++step) mine.reports.push_back(trainer.step());
-    record_end(mine.record, trainer.model().parameter_list(), trainer.optimizer());
+    trainer.record_end(mine.record);
   });
   return outcomes;
 }
