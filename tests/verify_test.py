@@ -1,4 +1,5 @@
-"""lockstep verify on both model families and both backends: every layout equals the plain loop, fixed trees bit for bit.
+"""lockstep verify on both model families and both backends: every layout equals the plain loop, fixed trees bit for bit,
+and recomputation changes no bit.
 
     verify_test.py LOCKSTEP_BINARY
 """
@@ -31,6 +32,19 @@ if __name__ == "__main__":
                 assert row["bitwise"] or "fixed_tree" not in row["name"], row
             print(f"{config} {backend}: worst gradient {max(row['max_rel_grad'] for row in rows):.1e}, "
                   f"worst weight {max(row['max_rel_param'] for row in rows):.1e}")
+    # Recomputation changes no bit: each layout is exactly as far from the plain loop as it is without.
+    layouts = "single,dp2,dp2-acc4,fixed_tree,dp2-fixed_tree"
+    for dropout in ("0", "0.1"):
+        code, plain = verify("verify.toml", layouts, "--set", f"model.dropout={dropout}")
+        assert code == 0, plain
+        for mode in ("full", "sqrt", "selective"):
+            names = f"recompute_{mode},dp2-recompute_{mode},dp2-acc4-recompute_{mode},recompute_{mode}-fixed_tree,dp2-recompute_{mode}-fixed_tree"
+            code, rows = verify("verify.toml", names, "--set", f"model.dropout={dropout}")
+            assert code == 0, rows
+            for before, row in zip(plain, rows):
+                assert {**before, "name": row["name"]} == row, (before, row)
+                assert row["bitwise"] or "fixed_tree" not in row["name"], row
+        print(f"recomputation with dropout {dropout}: no bit changed")
     for precision_and_more in (("--precision", "fp32"), ("--set", "model.dropout=0.1"), ("--set", 'train.optimizer="sgd"')):
         code, rows = verify("verify.toml", "dp2,dp4-fixed_tree,dp2-tp2-sp", *precision_and_more)
         assert code == 0, rows

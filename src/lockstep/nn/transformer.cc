@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/spec/recompute.h"
+
 namespace lockstep::nn {
 
 using at::Tensor;
@@ -137,9 +139,18 @@ Tensor Transformer::attention(const Layer& layer, const Tensor& x_BSH, const Con
     q_BNSD = apply_rope(q_BNSD, here);
     k_BKSD = apply_rope(k_BKSD, here);
   }
-  const Tensor mixed_BNSD = seams.attention.attend(q_BNSD, k_BKSD, v_BKSD, site("attention"));
+  const Tensor mixed_BNSD = attend({q_BNSD, k_BKSD, v_BKSD}, context, site("attention"));
   return seams.linear.linear(mixed_BNSD.transpose(1, 2).flatten(2), layer.attention_output, Split::rows,
                              site("attention.output"));
+}
+
+Tensor Transformer::attend(const std::vector<Tensor>& query_key_value, const Context& context, const Site& site) const {
+  AttentionSeam& attention = context.seams.attention;
+  const SegmentFunction core = [&attention, site](const std::vector<Tensor>& in) {
+    return std::vector{attention.attend(in[0], in[1], in[2], site)};
+  };
+  if (context.recomputation.mode != spec::Recompute::selective) return core(query_key_value).front();
+  return recompute(core, query_key_value, context.recomputation.begin_rerun).front();
 }
 
 Tensor Transformer::ffn(const Layer& layer, const Tensor& x_BSH, const Context& context, const SiteMaker& site) const {
@@ -148,10 +159,23 @@ Tensor Transformer::ffn(const Layer& layer, const Tensor& x_BSH, const Context& 
   return linear.linear(activate(model_.activation, in), layer.ffn_down, Split::rows, site("ffn.down"));
 }
 
+Tensor Transformer::blocks(mesh::Range layers, const Tensor& hidden_BSH, const Context& context) const {
+  Tensor result_BSH = hidden_BSH;
+  for (const auto& [part, recomputed] : spec::recompute_segments(context.recomputation.mode, layers)) {
+    // The context by value: the function runs again when this call is long over.
+    const SegmentFunction segment = [this, part, context](const std::vector<Tensor>& in) {
+      Tensor out_BSH = in.front();
+      for (int64_t i = 0; i < part.size; ++i) out_BSH = block(part.offset + i, out_BSH, context);
+      return std::vector{out_BSH};
+    };
+    result_BSH = recomputed ? recompute(segment, {result_BSH}, context.recomputation.begin_rerun).front()
+                            : segment({result_BSH}).front();
+  }
+  return result_BSH;
+}
+
 Tensor Transformer::hidden(const Tensor& tokens_BS, const Context& context) const {
-  Tensor hidden_BSH = embed(tokens_BS, context);
-  for (int64_t layer = 0; layer < model_.layers; ++layer) hidden_BSH = block(layer, hidden_BSH, context);
-  return hidden_BSH;
+  return blocks({0, model_.layers}, embed(tokens_BS, context), context);
 }
 
 Tensor Transformer::logits(const Tensor& hidden_BSH, const Context& context) const {

@@ -13,17 +13,27 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/mesh/placement.h"
 #include "lockstep/nn/parameters.h"
+#include "lockstep/nn/recompute.h"
 #include "lockstep/nn/rope.h"
 #include "lockstep/nn/seams.h"
 #include "lockstep/spec/model.h"
+#include "lockstep/spec/plan.h"
 
 namespace lockstep::nn {
+
+// What backward computes again.
+struct Recomputation {
+  spec::Recompute mode = spec::Recompute::none;
+  BeginRerun begin_rerun;
+};
 
 // What a forward pass is given besides its input.
 struct Context {
   Seams seams;
   MicrobatchContext microbatch;
+  Recomputation recomputation = {};
 };
 
 class Transformer : public torch::nn::Module {
@@ -44,6 +54,9 @@ class Transformer : public torch::nn::Module {
 
   // Layer `layer`, counted over the whole model: [B,S,H] -> [B,S,H]
   at::Tensor block(int64_t layer, const at::Tensor& hidden_BSH, const Context& context) const;
+
+  // Consecutive layers, with what the context says about recomputation: [B,S,H] -> [B,S,H]
+  at::Tensor blocks(mesh::Range layers, const at::Tensor& hidden_BSH, const Context& context) const;
 
   // The final norm and the head: [B,S,H] -> [B,S,V] (the linear seam's columns of V where it splits them).
   at::Tensor logits(const at::Tensor& hidden_BSH, const Context& context) const;
@@ -78,6 +91,7 @@ class Transformer : public torch::nn::Module {
   at::Tensor normalise(const at::Tensor& x_BSH, const NormWeights& norm) const;
   at::Tensor attention(const Layer& layer, const at::Tensor& x_BSH, const Context& context,
                        const SiteMaker& site) const;
+  at::Tensor attend(const std::vector<at::Tensor>& query_key_value, const Context& context, const Site& site) const;
   at::Tensor ffn(const Layer& layer, const at::Tensor& x_BSH, const Context& context, const SiteMaker& site) const;
   at::Tensor dropout(const at::Tensor& x_BSH, const Context& context, const Site& site) const;
 

@@ -144,5 +144,37 @@ TEST_P(TransformerTest, DropoutIsForTrainingOnly) {
   EXPECT_TRUE(at::equal(transformer.hidden(tokens, context()), transformer_.hidden(tokens, context())));
 }
 
+// Every mode, with dropout: the gradients of two micro-batches have the bits of no recomputation.
+TEST_P(TransformerTest, RecomputationChangesNoBit) {
+  model_.dropout = 0.2;
+  model_.layers = 5;
+  Transformer transformer(model_, /*seed=*/1);
+  const Tensor tokens = random_tokens(2, 12), targets = tokens.roll(-1, 1);
+  int reruns = 0;
+  const auto gradients_with = [&](spec::Recompute mode) {
+    transformer.zero_grad();
+    reruns = 0;
+    for (int index = 0; index < 2; ++index) {
+      Context with = context({.index = index, .step = 3, .first_sample = 2 * index});
+      with.recomputation = {mode, [&] { return ++reruns, nullptr; }};
+      transformer.loss_sum(tokens, targets, with).backward();
+    }
+    std::vector<Tensor> gradients;
+    for (const Parameter& parameter : transformer.parameter_list()) gradients.push_back(parameter.tensor.grad());
+    return gradients;
+  };
+  const std::vector<Tensor> plain = gradients_with(spec::Recompute::none);
+  EXPECT_EQ(reruns, 0);
+  // Segments that run again, of 5 layers: each; all but the last of 2 + 2 + 1; the core of each.
+  for (const auto& [mode, segments] : {std::pair{spec::Recompute::full, 5}, std::pair{spec::Recompute::sqrt, 2},
+                                       std::pair{spec::Recompute::selective, 5}}) {
+    const std::vector<Tensor> recomputed = gradients_with(mode);
+    EXPECT_EQ(reruns, 2 * segments);
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_TRUE(at::equal(recomputed[i], plain[i])) << transformer.parameter_list()[i].spec.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::nn

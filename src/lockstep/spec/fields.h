@@ -70,6 +70,8 @@ void for_each_field(Plan& plan, const Visit& visit) {
   visit("parallel", "reduction", plan.parallel.reduction, "fast, or fixed_tree: the same bits on 1, 2, 4, ... ranks");
   visit("parallel", "bucket_mb", plan.parallel.bucket_mb, "MiB of gradients that are reduced together");
   visit("parallel", "overlap", plan.parallel.overlap, "reduce gradients while backward goes on");
+  visit("parallel", "recompute", plan.parallel.recompute,
+        "activations that backward computes again: none, full (every block), sqrt, selective (attention core)");
   visit("run", "device", plan.run.device, "cpu, cuda or auto (cuda when there is one)");
   visit("run", "directory", plan.run.directory, "where metrics, trace and weights go");
   visit("run", "deadline_s", plan.run.deadline_s, "longest wait for another rank");

@@ -20,7 +20,6 @@ std::span<const LaterKey> later_keys() {
       {"parallel", "schedule", "\"1f1b\""},
       {"parallel", "chunks", "1"},
       {"parallel", "stages", "\"\""},
-      {"parallel", "recompute", "\"none\""},
       {"run", "checkpoint_every", "0"},
   });
   return kKeys;
@@ -30,6 +29,7 @@ std::span<const LaterValue> later_values() {
   static constexpr auto kValues = std::to_array<LaterValue>({
       {"train", "precision", "bf16"},
       {"train", "precision", "fp16"},
+      {"parallel", "recompute", "stage"},
   });
   return kValues;
 }
@@ -40,27 +40,9 @@ std::span<const std::string_view> later_sections() {
 }
 
 std::span<const std::string_view> later_layout_words() {
-  static constexpr auto kWords = std::to_array<std::string_view>({"cp",
-                                                                  "ep",
-                                                                  "pp",
-                                                                  "v",
-                                                                  "zero",
-                                                                  "naive",
-                                                                  "gpipe",
-                                                                  "1f1b",
-                                                                  "interleaved",
-                                                                  "looped_bfs",
-                                                                  "zb_h1",
-                                                                  "zb_h2",
-                                                                  "interleaved_zb",
-                                                                  "zb_v",
-                                                                  "dualpipe_v",
-                                                                  "recompute_full",
-                                                                  "recompute_sqrt",
-                                                                  "recompute_selective",
-                                                                  "recompute_stage",
-                                                                  "bf16",
-                                                                  "fp16"});
+  static constexpr auto kWords = std::to_array<std::string_view>(
+      {"cp", "ep", "pp", "v", "zero", "naive", "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2",
+       "interleaved_zb", "zb_v", "dualpipe_v", "recompute_stage", "bf16", "fp16"});
   return kWords;
 }
 

@@ -13,7 +13,8 @@ namespace lockstep::spec {
 namespace {
 
 constexpr int64_t kMaxNumber = 1'000'000;
-constexpr std::string_view kWords = "single, dpN, tpN, sp, accN, fixed_tree, fp32 and fp64";
+constexpr std::string_view kWords =
+    "single, dpN, tpN, sp, accN, recompute_full, _sqrt and _selective, fixed_tree, fp32 and fp64";
 
 std::vector<std::string_view> words_of(std::string_view name) {
   std::vector<std::string_view> words;
@@ -47,6 +48,14 @@ bool is_later(std::string_view word) {
   throw InvalidArgument(Problem{"layout", text('"', name, '"'), std::string(why), nearest}.message());
 }
 
+// "recompute_full" -> full; "recompute_none" is what a layout without the word has.
+std::optional<Recompute> recompute_of(std::string_view word) {
+  constexpr std::string_view kPrefix = "recompute_";
+  if (!word.starts_with(kPrefix)) return std::nullopt;
+  const auto recompute = from_name<Recompute>(word.substr(kPrefix.size()));
+  return recompute == Recompute::none ? std::nullopt : recompute;
+}
+
 // The layout that the words name, in whatever order; throws on a word that is none.
 Layout gather(std::string_view name) {
   Layout layout;
@@ -59,6 +68,8 @@ Layout gather(std::string_view name) {
       layout.sequence_parallel = true;
     } else if (const auto accumulate = number_after("acc", word)) {
       layout.accumulate = *accumulate;
+    } else if (const auto recompute = recompute_of(word)) {
+      layout.recompute = *recompute;
     } else if (word == "fixed_tree") {
       layout.fixed_tree = true;
     } else if (const auto precision = from_name<Precision>(word)) {
@@ -66,7 +77,9 @@ Layout gather(std::string_view name) {
     } else if (is_later(word)) {
       throw Unsupported(text("layout = \"", name, "\": ", word, " is not supported by this version; it has ", kWords));
     } else if (word != "single") {
-      const std::vector<std::string> known = {"single", "dp2", "tp2", "sp", "acc2", "fixed_tree", "fp32", "fp64"};
+      const std::vector<std::string> known = {
+          "single",     "dp2",  "tp2", "sp", "acc2", "recompute_full", "recompute_sqrt", "recompute_selective",
+          "fixed_tree", "fp32", "fp64"};
       refuse_layout(name, text('"', word, "\" is no layout; known are ", kWords), nearest_name(word, known));
     }
   }
@@ -81,6 +94,7 @@ std::string to_string(const Layout& layout) {
   if (layout.tensor != 1) words.push_back(text("tp", layout.tensor));
   if (layout.sequence_parallel) words.emplace_back("sp");
   if (layout.accumulate) words.push_back(text("acc", *layout.accumulate));
+  if (layout.recompute) words.push_back(text("recompute_", name(*layout.recompute)));
   if (layout.fixed_tree) words.emplace_back("fixed_tree");
   if (layout.precision) words.emplace_back(name(*layout.precision));
   return words.empty() ? "single" : join(words, "-");
@@ -89,7 +103,8 @@ std::string to_string(const Layout& layout) {
 Layout parse_layout(std::string_view name) {
   const Layout layout = gather(name);
   if (to_string(layout) != name) {
-    refuse_layout(name, "each word stands once, in the order dpN-tpN-sp-accN-fixed_tree-precision", to_string(layout));
+    refuse_layout(name, "each word stands once, in the order dpN-tpN-sp-accN-recompute_MODE-fixed_tree-precision",
+                  to_string(layout));
   }
   return layout;
 }
@@ -98,6 +113,7 @@ RunPlan apply(const Layout& layout, RunPlan plan) {
   plan.parallel.data = layout.data;
   plan.parallel.tensor = layout.tensor;
   plan.parallel.sequence_parallel = layout.sequence_parallel;
+  if (layout.recompute) plan.parallel.recompute = *layout.recompute;
   if (layout.fixed_tree) plan.parallel.reduction = Reduction::fixed_tree;
   if (layout.precision) plan.train.precision = *layout.precision;
   if (layout.accumulate) {
@@ -121,6 +137,7 @@ Layout layout_of(const RunPlan& plan, int world_size) {
                 .tensor = plan.parallel.tensor,
                 .sequence_parallel = plan.parallel.sequence_parallel,
                 .fixed_tree = plan.parallel.reduction == Reduction::fixed_tree};
+  if (plan.parallel.recompute != Recompute::none) layout.recompute = plan.parallel.recompute;
   if (plan.train.precision != Precision::fp32) layout.precision = plan.train.precision;
   return layout;
 }

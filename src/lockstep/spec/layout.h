@@ -1,6 +1,6 @@
 // Layouts by name: what differs from one rank, joined with "-" in a fixed order.
 //
-//   single   dp2   dp2-acc4   dp4-fixed_tree   dp2-fp64   tp2   dp2-tp2-sp-acc2
+//   single   dp2   dp2-acc4   dp4-fixed_tree   dp2-fp64   tp2   dp2-tp2-sp-acc2   dp2-recompute_full
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ struct Layout {
   int64_t tensor = 1;                  // ranks: "tp2"
   bool sequence_parallel = false;      // "sp"
   std::optional<int64_t> accumulate;   // micro-batches per rank: "acc4"; absent: micro-batches of the configured size
+  std::optional<Recompute> recompute;  // "recompute_full"; absent: as configured
   bool fixed_tree = false;             // absent: the configured reduction
   std::optional<Precision> precision;  // "fp32", "fp64"; absent: as configured
   bool operator==(const Layout&) const = default;

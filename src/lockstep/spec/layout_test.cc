@@ -21,8 +21,9 @@ std::string refusal(std::string_view name) {
 }
 
 TEST(Layout, ReadsWhatItPrints) {
-  for (const char* name : {"single", "dp2", "dp3", "acc4", "dp2-acc4", "fixed_tree", "dp4-fixed_tree", "fp64",
-                           "dp2-acc4-fixed_tree-fp64", "dp1000000", "tp2", "tp4-sp", "dp2-tp2-sp-acc2"}) {
+  for (const char* name :
+       {"single", "dp2", "dp3", "acc4", "dp2-acc4", "fixed_tree", "dp4-fixed_tree", "fp64", "dp2-acc4-fixed_tree-fp64",
+        "dp1000000", "tp2", "tp4-sp", "dp2-tp2-sp-acc2", "recompute_sqrt", "dp2-acc4-recompute_full-fixed_tree-fp64"}) {
     EXPECT_EQ(to_string(parse_layout(name)), name);
   }
   EXPECT_EQ(parse_layout("dp2-acc4"), (Layout{.data = 2, .accumulate = 4}));
@@ -39,6 +40,9 @@ TEST(Layout, RefusesOtherSpellingsWithTheRightOne) {
   EXPECT_THAT(refusal<InvalidArgument>("dp1"), HasSubstr("(nearest: single)"));
   EXPECT_THAT(refusal<InvalidArgument>("dp2-fixedtree"), HasSubstr("\"fixedtree\" is no layout"));
   EXPECT_THAT(refusal<InvalidArgument>("dp2-fixedtree"), HasSubstr("(nearest: fixed_tree)"));
+  EXPECT_THAT(refusal<InvalidArgument>("recompute_ful"), HasSubstr("(nearest: recompute_full)"));
+  EXPECT_THAT(refusal<InvalidArgument>("fixed_tree-recompute_full"), HasSubstr("(nearest: recompute_full-fixed_tree)"));
+  EXPECT_THAT(refusal<InvalidArgument>("recompute_none"), HasSubstr("is no layout"));
   for (const char* name : {"", "dp", "dp0", "dp-2", "dp2-", "-dp2", "dp99999999999999999999", "acc", "acc0", "dp2x"}) {
     EXPECT_THAT(refusal<InvalidArgument>(name), HasSubstr("is no layout")) << name;
   }
@@ -46,7 +50,7 @@ TEST(Layout, RefusesOtherSpellingsWithTheRightOne) {
 
 TEST(Layout, RefusesWordsOfLaterVersionsByName) {
   for (const char* name : {"dp2-tp2-sp-pp2-zero2-1f1b-acc4", "zero3g2", "dp2-bf16", "pp4-interleaved-v2", "cp2", "ep2",
-                           "recompute_full", "zb_h1"}) {
+                           "recompute_stage", "zb_h1"}) {
     EXPECT_THAT(refusal<Unsupported>(name), HasSubstr("is not supported by this version")) << name;
   }
 }

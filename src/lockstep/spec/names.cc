@@ -46,6 +46,14 @@ const Names<Reduction>& names_of(Reduction) {
   return names;
 }
 
+const Names<Recompute>& names_of(Recompute) {
+  static const Names<Recompute> names = {{"none", Recompute::none},
+                                         {"full", Recompute::full},
+                                         {"sqrt", Recompute::sqrt},
+                                         {"selective", Recompute::selective}};
+  return names;
+}
+
 const Names<DeviceChoice>& names_of(DeviceChoice) {
   static const Names<DeviceChoice> names = {
       {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}, {"auto", DeviceChoice::automatic}};

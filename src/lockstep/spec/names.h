@@ -23,6 +23,7 @@ const Names<Precision>& names_of(Precision);
 const Names<OptimizerKind>& names_of(OptimizerKind);
 const Names<Decay>& names_of(Decay);
 const Names<Reduction>& names_of(Reduction);
+const Names<Recompute>& names_of(Recompute);
 const Names<DeviceChoice>& names_of(DeviceChoice);
 
 template <class Enum>

@@ -19,6 +19,7 @@ enum class Precision { fp32, fp64 };
 enum class OptimizerKind { adamw, sgd };
 enum class Decay { none, linear, cosine };
 enum class Reduction { fast, fixed_tree };
+enum class Recompute { none, full, sqrt, selective };
 enum class DeviceChoice { cpu, cuda, automatic };  // automatic: "auto" in the configuration
 
 struct DataSpec {
@@ -54,6 +55,7 @@ struct ParallelSpec {
   Reduction reduction = Reduction::fast;     // fixed_tree: bit-identical weights for 1, 2, 4, ... ranks
   double bucket_mb = 25;                     // gradients are reduced in buckets of about so many MiB
   bool overlap = true;                       // reduce while backward goes on; off: after it
+  Recompute recompute = Recompute::none;     // what backward computes again instead of keeping it (recompute.h)
 };
 
 struct RunSpec {

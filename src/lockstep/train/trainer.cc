@@ -172,7 +172,11 @@ void Trainer::perform(const schedule::Action& action) {
 }
 
 void Trainer::forward(Microbatch& microbatch) {
-  const nn::Context context{seams(), microbatch.context};
+  const nn::BeginRerun begin_rerun = [recorder = options_.recorder, index = microbatch.context.index] {
+    return std::make_shared<trace::Span>(recorder, trace::Track::compute,
+                                         schedule::name(schedule::Action::Kind::recompute), 0, /*stage=*/0, index);
+  };
+  const nn::Context context{seams(), microbatch.context, {plan_.parallel.recompute, begin_rerun}};
   const at::Tensor sum = model_->loss_sum(microbatch.batch.tokens_BS, microbatch.batch.targets_BS, context);
   microbatch.loss = sum / std::max<int64_t>(report_.tokens, 1);
   local_loss_ += microbatch.loss.item<double>();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -244,6 +245,36 @@ TEST(Trainer, InterpretsTheTableItWasGiven) {
     EXPECT_EQ(recorded, planned);
     world.set_recorder(nullptr);
   });
+}
+
+// REC-01: the bits of no recomputation, with dropout, accumulation and ranks; every segment that runs again is a span
+// of the trace.
+TEST(Trainer, RecomputationChangesNoBitAndIsRecorded) {
+  spec::RunPlan plan = small_plan();
+  plan.model.dropout = 0.5;
+  plan.model.layers = 3;
+  plan.train.steps = 2;
+  plan.train.microbatch = 2;
+  for (const int ranks : {1, 2}) {
+    plan.parallel.recompute = spec::Recompute::none;
+    const std::vector<Outcome> plain = run(plan, ranks);
+    // Segments that run again, of 3 layers: sqrt makes two, of 2 and 1 layers, and keeps the last.
+    for (const auto& [mode, segments] : {std::pair{spec::Recompute::full, 3}, std::pair{spec::Recompute::sqrt, 1},
+                                         std::pair{spec::Recompute::selective, 3}}) {
+      plan.parallel.recompute = mode;
+      std::vector<std::unique_ptr<trace::Recorder>> recorders;
+      for (int rank = 0; rank < ranks; ++rank) recorders.push_back(std::make_unique<trace::Recorder>(rank));
+      const std::vector<Outcome> recomputed = run(plan, ranks, [&](int rank) {
+        return TrainerOptions{.recorder = recorders[static_cast<size_t>(rank)].get()};
+      });
+      for (size_t rank = 0; rank < plain.size(); ++rank) {
+        EXPECT_TRUE(compare(plain[rank].record, recomputed[rank].record).bitwise) << ranks << " ranks, " << segments;
+        const auto events = recorders[rank]->events();
+        const auto reruns = std::ranges::count_if(events, [](const auto& e) { return e.name() == "recompute"; });
+        EXPECT_EQ(reruns, plan.train.steps * (4 / ranks) * segments);
+      }
+    }
+  }
 }
 
 TEST(Trainer, ValidationLossIsTheSameOnAnyNumberOfRanks) {
