@@ -34,10 +34,11 @@ at::Tensor gradient_view(const at::Tensor& flat, int64_t offset, const at::Tenso
 }  // namespace
 
 std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std::span<const size_t> order,
-                                     int64_t bucket_bytes) {
+                                     int64_t bucket_bytes, std::optional<at::ScalarType> gradient_type) {
+  const auto type_of = [&](const at::Tensor& parameter) { return gradient_type.value_or(parameter.scalar_type()); };
   std::vector<BucketPlan> plans;
   const auto is_open = [&](const at::Tensor& parameter) {
-    if (plans.empty() || plans.back().type != parameter.scalar_type() || plans.back().device != parameter.device())
+    if (plans.empty() || plans.back().type != type_of(parameter) || plans.back().device != parameter.device())
       return false;
     const int64_t limit = plans.size() == 1 ? std::min(bucket_bytes, kFirstBucketBytes) : bucket_bytes;
     return plans.back().elements * element_size(plans.back().type) < limit;
@@ -46,7 +47,7 @@ std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std
     const at::Tensor& parameter = parameters[index];
     if (!is_open(parameter)) {
       if (!plans.empty()) close(plans.back());
-      plans.push_back({.type = parameter.scalar_type(), .device = parameter.device()});
+      plans.push_back({.type = type_of(parameter), .device = parameter.device()});
     }
     BucketPlan& plan = plans.back();
     plan.slots.push_back({index, plan.elements});

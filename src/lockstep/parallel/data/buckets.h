@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,8 +34,9 @@ struct BucketPlan {
 
 // Packs parameters into buckets in the order given, one type and device per bucket. A bucket is closed when it holds
 // `bucket_bytes` (the first: at most 1 MiB, so that communication starts early); one parameter may exceed it.
+//   gradient_type   of the buckets; absent: each parameter's own
 std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std::span<const size_t> order,
-                                     int64_t bucket_bytes);
+                                     int64_t bucket_bytes, std::optional<at::ScalarType> gradient_type = {});
 
 // A planned bucket with its memory.
 class Bucket {

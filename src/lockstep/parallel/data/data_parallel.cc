@@ -76,7 +76,7 @@ void DataParallel::make_buckets(std::span<const size_t> order) {
   buckets_.clear();
   place_of_parameter_.assign(parameters_.size(), {});
   missing_in_bucket_.clear();
-  for (BucketPlan& plan : plan_buckets(parameters_, order, options_.bucket_bytes)) {
+  for (BucketPlan& plan : plan_buckets(parameters_, order, options_.bucket_bytes, options_.gradient_type)) {
     for (size_t slot = 0; slot < plan.slots.size(); ++slot) {
       place_of_parameter_[plan.slots[slot].parameter] = {buckets_.size(), slot};
     }

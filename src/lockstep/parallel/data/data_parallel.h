@@ -17,6 +17,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct DataParallelOptions {
   // average: every rank's mean loss weighs the same, as users of DDP expect. sum: for losses that are already divided
   // by the global count.
   comm::Reduction reduction = comm::Reduction::average;
+  // Of accumulated and reduced gradients; absent: each parameter's own. With fp32, bf16 and fp16 parameters have fp32
+  // gradients: what backward gives is added to them and dropped.
+  std::optional<at::ScalarType> gradient_type;
   int64_t bucket_bytes = int64_t{25} << 20;
   bool overlap = true;             // false: communicate after backward, to see what overlap brings
   bool fixed_tree = false;         // add micro-batches in a fixed tree (microbatch_tree.h); no overlap

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <optional>
 #include <set>
 
 #include "lockstep/comm/in_process/in_process.h"
@@ -207,6 +208,52 @@ TEST(DataParallel, UnequalNumbersOfMicrobatchesAndNoneAtAll) {
       EXPECT_DOUBLE_EQ(module.gradient(), 12);
     }
   });
+}
+
+// MP-04: 1 and then 256 times 2^-9, less than bf16 can add to 1. Buckets of fp32 reach 1.5, and so does the fixed tree;
+// in the parameter's type 1 stays 1. Nothing of a micro-batch's own gradient is kept.
+TEST(DataParallel, LowPrecisionGradientsAccumulateInFp32WhenAsked) {
+  const auto gradient_of = [](std::optional<at::ScalarType> type, bool fixed_tree) {
+    double gradient = 0;
+    on_ranks(1, [&](ProcessGroup& world) {
+      torch::nn::Module module;
+      const at::Tensor value = module.register_parameter("value", at::ones({1}, at::kBFloat16));
+      DataParallel data_parallel(module, world,
+                                 {.reduction = comm::Reduction::sum,
+                                  .gradient_type = type,
+                                  .fixed_tree = fixed_tree,
+                                  .finish_in_backward = false});
+      const void* home = nullptr;
+      for (int microbatch = 0; microbatch <= 256; ++microbatch) {
+        (value * (microbatch == 0 ? 1.0 : 0x1p-9)).sum().backward();
+        if (fixed_tree) continue;
+        if (microbatch == 0) home = value.grad().data_ptr();
+        EXPECT_EQ(value.grad().data_ptr(), home);
+      }
+      data_parallel.finish();
+      EXPECT_EQ(value.grad().scalar_type(), type.value_or(at::kBFloat16));
+      gradient = value.grad().item<double>();
+    });
+    return gradient;
+  };
+  EXPECT_EQ(gradient_of(at::kFloat, false), 1.5);
+  EXPECT_EQ(gradient_of(at::kFloat, true), 1.5);
+  EXPECT_EQ(gradient_of({}, false), 1);
+}
+
+// Over ranks as well: 1 and three times 2^-9.
+TEST(DataParallel, LowPrecisionGradientsAreReducedInFp32WhenAsked) {
+  for (const bool widened : {true, false}) {
+    on_ranks(4, [&](ProcessGroup& world) {
+      torch::nn::Module module;
+      const at::Tensor value = module.register_parameter("value", at::ones({1}, at::kBFloat16));
+      DataParallelOptions options{.reduction = comm::Reduction::sum};
+      if (widened) options.gradient_type = at::kFloat;
+      DataParallel data_parallel(module, world, options);
+      (value * (world.rank() == 0 ? 1.0 : 0x1p-9)).sum().backward();
+      EXPECT_EQ(value.grad().item<double>(), widened ? 1 + 0x3p-9 : 1 + 0x1p-7);
+    });
+  }
 }
 
 TEST(DataParallel, SharedParametersAreReducedOnce) {
