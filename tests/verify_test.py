@@ -21,6 +21,11 @@ def verify(config, layouts, *arguments):
     return result.returncode, json.loads(result.stdout)["layouts"]
 
 
+def with_recomputation(layout, mode):
+    words = [word for word in layout.split("-") if word not in ("single", "fixed_tree")]
+    return "-".join([*words, f"recompute_{mode}"] + (["fixed_tree"] if "fixed_tree" in layout else []))
+
+
 if __name__ == "__main__":
     for config in ("verify.toml", "verify_llama.toml"):
         for backend in ("in_process", "shared_memory"):
@@ -33,12 +38,12 @@ if __name__ == "__main__":
             print(f"{config} {backend}: worst gradient {max(row['max_rel_grad'] for row in rows):.1e}, "
                   f"worst weight {max(row['max_rel_param'] for row in rows):.1e}")
     # Recomputation changes no bit: each layout is exactly as far from the plain loop as it is without.
-    layouts = "single,dp2,dp2-acc4,fixed_tree,dp2-fixed_tree"
+    layouts = "single,dp2,dp2-acc4,tp2,dp2-tp2-sp,fixed_tree,dp2-fixed_tree"
     for dropout in ("0", "0.1"):
         code, plain = verify("verify.toml", layouts, "--set", f"model.dropout={dropout}")
         assert code == 0, plain
         for mode in ("full", "sqrt", "selective"):
-            names = f"recompute_{mode},dp2-recompute_{mode},dp2-acc4-recompute_{mode},recompute_{mode}-fixed_tree,dp2-recompute_{mode}-fixed_tree"
+            names = ",".join(with_recomputation(layout, mode) for layout in layouts.split(","))
             code, rows = verify("verify.toml", names, "--set", f"model.dropout={dropout}")
             assert code == 0, rows
             for before, row in zip(plain, rows):

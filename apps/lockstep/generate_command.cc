@@ -60,7 +60,7 @@ int generate(const GenerateOptions& options) {
   prepare_rank_thread(1);
   spec::RunPlan plan = spec::read_plan(run / "config.toml");
   plan.model.weights = (run / "weights").string();
-  const auto model = train::make_model(plan, at::kCPU);
+  const auto model = train::build(plan, at::kCPU).model;
   model->eval();
   const bool is_text = plan.data.format == spec::DataFormat::bytes;
   const std::vector<int64_t> prompt = to_tokens(options.prompt, is_text);

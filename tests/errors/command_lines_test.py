@@ -36,7 +36,7 @@ CASES = [
     (["train", CONFIG, "--set", 'data.format="bytes"', "--set", "model.vocab=256", "--set", 'data.path=["/nowhere"]', "--ranks", "2"], 2, "/nowhere"),
     (["train", CONFIG, "--set", "run.directory=/proc/nowhere"], 2, "error: run.directory = /proc/nowhere: must be a folder that can be made and written"),
     (["train", CONFIG, "--set", "model.weights=/nowhere"], 2, "/nowhere"),
-    (["verify", CONFIG, "--precision", "fp8"], 2, "error: --precision: fp8 not in {fp64,fp32}; see lockstep verify --help"),
+    (["verify", CONFIG, "--precision", "fp8"], 2, "error: --precision: fp8 not in {fp64,fp32,bf16,fp16}; see lockstep verify --help"),
     (["verify", CONFIG, "--backend", "nccl"], 2, "error: --backend: nccl not in {in_process,shared_memory,mpi}; see lockstep verify --help"),
     (["verify", CONFIG, "--layouts", ""], 2, "error: --layouts = : must name at least one layout (nearest: single)"),
     (["verify", CONFIG, "--layouts", "single,zero3"], 2, 'error: layout = "zero3": zero3 is not supported by this version'),

@@ -30,8 +30,8 @@ struct Memory {
   int64_t kept = 0, peak = 0;
 };
 
-Memory measure(const spec::ModelSpec& model, int64_t batch, spec::Recompute mode) {
-  const Transformer transformer(model, /*seed=*/1);
+Memory measure(const spec::ModelSpec& model, int64_t batch, spec::Recompute mode, at::ScalarType type = at::kFloat) {
+  const Transformer transformer(model, /*seed=*/1, {.dtype = type});
   LocalSeams seams(1);
   const Context context{seams.seams(), {}, {mode, nullptr}};
   const at::Tensor tokens = at::zeros({batch, model.sequence}, at::kLong);
@@ -83,6 +83,13 @@ TEST(ActivationMemory, GrowsAsTheModeSays) {
     EXPECT_GT(peaks[0], peaks[1]) << layers;
     EXPECT_GT(peaks[1], peaks[2]) << layers;
   }
+}
+
+// But for attention's logarithm of a sum per query, which stays fp32.
+TEST(ActivationMemory, OfBf16IsHalf) {
+  const auto kept = [](at::ScalarType type) { return measure(model_of(4), kBatch, spec::Recompute::none, type).kept; };
+  const int64_t fp32_bytes = 4 * kBatch * 16 * model_of(1).heads * 4;
+  EXPECT_EQ(kept(at::kBFloat16) - fp32_bytes, (kept(at::kFloat) - fp32_bytes) / 2);
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ Tensor LocalLoss::embed(const Tensor& tokens_BS, const Tensor& table_VH, const T
 
 Tensor LocalLoss::token_losses(const Tensor& hidden_BSH, const Tensor& head_VH, const Tensor& targets_BS,
                                const Site& /*site*/) {
-  const Tensor logits_TV = at::linear(hidden_BSH, head_VH).flatten(0, 1);
+  Tensor logits_TV = at::linear(hidden_BSH, head_VH).flatten(0, 1);
+  if (at::isReducedFloatingType(logits_TV.scalar_type())) logits_TV = logits_TV.to(at::kFloat);
   return at::cross_entropy_loss(logits_TV, targets_BS.flatten(), {}, at::Reduction::None, kIgnoredTarget)
       .view_as(targets_BS);
 }

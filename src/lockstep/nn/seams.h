@@ -68,7 +68,8 @@ class LossSeam {
   virtual at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const at::Tensor& positions_SH,
                            const Site& site) = 0;
 
-  // Cross entropy of each token. A target of kIgnoredTarget contributes zero, and zero gradient.
+  // Cross entropy of each token, in fp32 where hidden_BSH is bf16 or fp16. A target of kIgnoredTarget contributes zero,
+  // and zero gradient.
   //   hidden_BSH, head_VH, targets_BS int64  ->  [B,S]
   virtual at::Tensor token_losses(const at::Tensor& hidden_BSH, const at::Tensor& head_VH, const at::Tensor& targets_BS,
                                   const Site& site) = 0;

@@ -39,7 +39,9 @@ void for_each_train_field(Plan& plan, const Visit& visit) {
   visit("train", "global_batch", train.global_batch, "sequences a step, whatever the layout");
   visit("train", "microbatch", train.microbatch, "sequences a forward pass; divides global_batch");
   visit("train", "seed", train.seed, "of initial values, sample order and dropout");
-  visit("train", "precision", train.precision, "fp32 or fp64");
+  visit("train", "precision", train.precision, "fp32, fp64, or bf16 or fp16 with fp32 master weights");
+  visit("train", "gradient_dtype", train.gradient_dtype,
+        "of accumulated and reduced gradients under bf16 and fp16: fp32, or model (the weights' own)");
   visit("train", "optimizer", train.optimizer, "adamw or sgd");
   visit("train", "lr", train.lr, "the peak learning rate");
   visit("train", "betas", train.betas, "adamw: decay of the first and second moment");

@@ -9,7 +9,6 @@ std::span<const LaterKey> later_keys() {
       {"model", "experts", "0"},
       {"model", "top_k", ""},
       {"model", "capacity_factor", ""},
-      {"train", "gradient_dtype", "\"fp32\""},
       {"parallel", "context", "1"},
       {"parallel", "expert", "1"},
       {"parallel", "pipeline", "1"},
@@ -27,8 +26,6 @@ std::span<const LaterKey> later_keys() {
 
 std::span<const LaterValue> later_values() {
   static constexpr auto kValues = std::to_array<LaterValue>({
-      {"train", "precision", "bf16"},
-      {"train", "precision", "fp16"},
       {"parallel", "recompute", "stage"},
   });
   return kValues;
@@ -42,7 +39,7 @@ std::span<const std::string_view> later_sections() {
 std::span<const std::string_view> later_layout_words() {
   static constexpr auto kWords = std::to_array<std::string_view>(
       {"cp", "ep", "pp", "v", "zero", "naive", "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2",
-       "interleaved_zb", "zb_v", "dualpipe_v", "recompute_stage", "bf16", "fp16"});
+       "interleaved_zb", "zb_v", "dualpipe_v", "recompute_stage"});
   return kWords;
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMaxNumber = 1'000'000;
 constexpr std::string_view kWords =
-    "single, dpN, tpN, sp, accN, recompute_full, _sqrt and _selective, fixed_tree, fp32 and fp64";
+    "single, dpN, tpN, sp, accN, recompute_full, _sqrt and _selective, fixed_tree, fp32, fp64, bf16 and fp16";
 
 std::vector<std::string_view> words_of(std::string_view name) {
   std::vector<std::string_view> words;
@@ -78,8 +78,8 @@ Layout gather(std::string_view name) {
       throw Unsupported(text("layout = \"", name, "\": ", word, " is not supported by this version; it has ", kWords));
     } else if (word != "single") {
       const std::vector<std::string> known = {
-          "single",     "dp2",  "tp2", "sp", "acc2", "recompute_full", "recompute_sqrt", "recompute_selective",
-          "fixed_tree", "fp32", "fp64"};
+          "single",     "dp2",  "tp2",  "sp",   "acc2", "recompute_full", "recompute_sqrt", "recompute_selective",
+          "fixed_tree", "fp32", "fp64", "bf16", "fp16"};
       refuse_layout(name, text('"', word, "\" is no layout; known are ", kWords), nearest_name(word, known));
     }
   }

@@ -19,7 +19,7 @@ struct Layout {
   std::optional<int64_t> accumulate;   // micro-batches per rank: "acc4"; absent: micro-batches of the configured size
   std::optional<Recompute> recompute;  // "recompute_full"; absent: as configured
   bool fixed_tree = false;             // absent: the configured reduction
-  std::optional<Precision> precision;  // "fp32", "fp64"; absent: as configured
+  std::optional<Precision> precision;  // "bf16"; absent: as configured
   bool operator==(const Layout&) const = default;
 
   int world_size() const { return static_cast<int>(data * tensor); }

@@ -23,7 +23,8 @@ std::string refusal(std::string_view name) {
 TEST(Layout, ReadsWhatItPrints) {
   for (const char* name :
        {"single", "dp2", "dp3", "acc4", "dp2-acc4", "fixed_tree", "dp4-fixed_tree", "fp64", "dp2-acc4-fixed_tree-fp64",
-        "dp1000000", "tp2", "tp4-sp", "dp2-tp2-sp-acc2", "recompute_sqrt", "dp2-acc4-recompute_full-fixed_tree-fp64"}) {
+        "dp1000000", "tp2", "tp4-sp", "dp2-tp2-sp-acc2", "recompute_sqrt", "bf16", "dp2-fixed_tree-fp16",
+        "dp2-acc4-recompute_full-fixed_tree-fp64"}) {
     EXPECT_EQ(to_string(parse_layout(name)), name);
   }
   EXPECT_EQ(parse_layout("dp2-acc4"), (Layout{.data = 2, .accumulate = 4}));
@@ -49,8 +50,8 @@ TEST(Layout, RefusesOtherSpellingsWithTheRightOne) {
 }
 
 TEST(Layout, RefusesWordsOfLaterVersionsByName) {
-  for (const char* name : {"dp2-tp2-sp-pp2-zero2-1f1b-acc4", "zero3g2", "dp2-bf16", "pp4-interleaved-v2", "cp2", "ep2",
-                           "recompute_stage", "zb_h1"}) {
+  for (const char* name :
+       {"dp2-tp2-sp-pp2-zero2-1f1b-acc4", "zero3g2", "pp4-interleaved-v2", "cp2", "ep2", "recompute_stage", "zb_h1"}) {
     EXPECT_THAT(refusal<Unsupported>(name), HasSubstr("is not supported by this version")) << name;
   }
 }

@@ -27,7 +27,13 @@ const Names<DataFormat>& names_of(DataFormat) {
 }
 
 const Names<Precision>& names_of(Precision) {
-  static const Names<Precision> names = {{"fp32", Precision::fp32}, {"fp64", Precision::fp64}};
+  static const Names<Precision> names = {
+      {"fp32", Precision::fp32}, {"fp64", Precision::fp64}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}};
+  return names;
+}
+
+const Names<GradientDtype>& names_of(GradientDtype) {
+  static const Names<GradientDtype> names = {{"fp32", GradientDtype::fp32}, {"model", GradientDtype::model}};
   return names;
 }
 

@@ -20,6 +20,7 @@ const Names<Activation>& names_of(Activation);
 const Names<Position>& names_of(Position);
 const Names<DataFormat>& names_of(DataFormat);
 const Names<Precision>& names_of(Precision);
+const Names<GradientDtype>& names_of(GradientDtype);
 const Names<OptimizerKind>& names_of(OptimizerKind);
 const Names<Decay>& names_of(Decay);
 const Names<Reduction>& names_of(Reduction);

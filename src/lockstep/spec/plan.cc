@@ -130,6 +130,13 @@ std::vector<Problem> validate(const RunPlan& plan, int world_size) {
   check_train(plan.train, rules);
   const bool axes = check_axes(plan.parallel, world_size, rules);
   if (plan.parallel.tensor >= 1) rules.add(validate_placement(plan));
+  if (plan.parallel.reduction == Reduction::fixed_tree && is_low(plan.train.precision) &&
+      plan.train.gradient_dtype == GradientDtype::model) {
+    rules.broken(
+        "train.gradient_dtype", "\"model\"",
+        "parallel.reduction = \"fixed_tree\" adds in fp32: sums rounded to the weights' type depend on the ranks",
+        "\"fp32\"");
+  }
   rules.positive("parallel.bucket_mb", plan.parallel.bucket_mb);
   check_run(plan.run, rules);
   const TrainSpec& train = plan.train;

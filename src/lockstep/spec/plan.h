@@ -15,7 +15,8 @@
 namespace lockstep::spec {
 
 enum class DataFormat { bytes, tokens_u16, tokens_u32, synthetic };
-enum class Precision { fp32, fp64 };
+enum class Precision { fp32, fp64, bf16, fp16 };
+enum class GradientDtype { fp32, model };
 enum class OptimizerKind { adamw, sgd };
 enum class Decay { none, linear, cosine };
 enum class Reduction { fast, fixed_tree };
@@ -33,7 +34,8 @@ struct TrainSpec {
   int64_t global_batch = 16;              // sequences a step, whatever the layout
   int64_t microbatch = 2;                 // sequences a forward pass
   int64_t seed = 1;                       // of initial values, sample order and dropout
-  Precision precision = Precision::fp32;  // of weights, activations and gradients
+  Precision precision = Precision::fp32;  // of weights and activations; bf16 and fp16 train fp32 master weights
+  GradientDtype gradient_dtype = GradientDtype::fp32;  // of gradients under bf16 and fp16; model: their own type
   OptimizerKind optimizer = OptimizerKind::adamw;
   double lr = 1e-3;                           // the peak
   std::array<double, 2> betas = {0.9, 0.95};  // AdamW: decay of the first and second moment
@@ -75,6 +77,11 @@ struct RunPlan {
   ParallelSpec parallel;
   RunSpec run;
 };
+
+// bf16 or fp16: weights have fp32 masters.
+constexpr bool is_low(Precision precision) {
+  return precision == Precision::bf16 || precision == Precision::fp16;
+}
 
 // The ranks of the plan on their axes, when there are `world_size` of them: parallel.data = 0 takes what is left.
 // throws InvalidArgument when the axes do not multiply to world_size

@@ -1,29 +1,67 @@
 #include "lockstep/train/build.h"
 
+#include <torch/torch.h>
+
 #include "lockstep/checkpoint/weights.h"
 
 namespace lockstep::train {
+namespace {
+
+at::ScalarType type_of(spec::Precision precision) {
+  switch (precision) {
+    case spec::Precision::fp32:
+      return at::kFloat;
+    case spec::Precision::fp64:
+      return at::kDouble;
+    case spec::Precision::bf16:
+      return at::kBFloat16;
+    case spec::Precision::fp16:
+      return at::kHalf;
+  }
+  LOCKSTEP_CHECK(false, "unknown precision");
+}
+
+}  // namespace
+
+Built build(const spec::RunPlan& plan, at::Device device) {
+  return build(plan, spec::whole_places(spec::parameters(plan.model)), device);
+}
+
+Built build(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places, at::Device device) {
+  const bool low = spec::is_low(plan.train.precision);
+  const at::ScalarType type = type_of(plan.train.precision);
+  Built built;
+  built.masters = nn::create_parameters(spec::parameters(plan.model), places, static_cast<uint64_t>(plan.train.seed),
+                                        {low ? at::kFloat : type, device});
+  if (!plan.model.weights.empty()) checkpoint::load_weights(plan.model.weights, plan.model, built.masters);
+  std::vector<nn::Parameter> parameters = built.masters;
+  for (nn::Parameter& parameter : parameters) {
+    if (low) parameter.tensor = parameter.tensor.detach().to(type).requires_grad_();
+  }
+  built.model = std::make_shared<nn::Transformer>(plan.model, std::move(parameters));
+  return built;
+}
 
 std::shared_ptr<nn::Transformer> make_model(const spec::RunPlan& plan, at::Device device) {
-  return make_model(plan, spec::whole_places(spec::parameters(plan.model)), device);
+  return build(plan, device).model;
 }
 
-std::shared_ptr<nn::Transformer> make_model(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places,
-                                            at::Device device) {
-  const at::ScalarType dtype = plan.train.precision == spec::Precision::fp64 ? at::kDouble : at::kFloat;
-  auto model = std::make_shared<nn::Transformer>(
-      plan.model, nn::create_parameters(spec::parameters(plan.model), places, static_cast<uint64_t>(plan.train.seed),
-                                        {dtype, device}));
-  if (!plan.model.weights.empty()) checkpoint::load_weights(plan.model.weights, plan.model, model->parameter_list());
-  return model;
+optim::MasterWeights tie(const Built& built) {
+  std::vector<optim::Parameter> masters;
+  for (const nn::Parameter& master : built.masters)
+    masters.push_back({master.spec.name, master.tensor, master.spec.decay});
+  std::vector<at::Tensor> weights;
+  for (const nn::Parameter& parameter : built.model->parameter_list()) weights.push_back(parameter.tensor);
+  return {std::move(masters), std::move(weights)};
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const spec::TrainSpec& train,
-                                                 const std::vector<nn::Parameter>& parameters) {
-  std::vector<optim::Parameter> updated;
-  for (const nn::Parameter& parameter : parameters)
-    updated.push_back({parameter.spec.name, parameter.tensor, parameter.spec.decay});
-  return optim::make_optimizer(train, std::move(updated));
+at::ScalarType gradient_type(const spec::TrainSpec& train) {
+  const bool widened = spec::is_low(train.precision) && train.gradient_dtype == spec::GradientDtype::fp32;
+  return widened ? at::kFloat : type_of(train.precision);
+}
+
+optim::LossScale make_loss_scale(const spec::TrainSpec& train, const optim::LossScaleOptions& options) {
+  return train.precision == spec::Precision::fp16 ? optim::LossScale(options) : optim::LossScale();
 }
 
 }  // namespace lockstep::train

@@ -113,6 +113,7 @@ Comparison compare(const RunRecord& reference, const RunRecord& layout) {
     const double error = compare_tensors(expected.gradients, actual.gradients, result.bitwise, &worst);
     if (!(error <= result.max_rel_grad)) result.worst_parameter = worst;
     result.max_rel_grad = at_least(result.max_rel_grad, error);
+    if (step == 0) result.first_rel_grad = error;
   }
   result.max_rel_param = compare_tensors(reference.parameters, layout.parameters, result.bitwise, nullptr);
   result.max_rel_state = compare_tensors(reference.state, layout.state, result.bitwise, nullptr);

@@ -36,8 +36,8 @@ RunRecord read_record(const std::filesystem::path& path);
 // How far a layout is from the reference (docs/verify.md): per tensor max|x - y| / max(max|y|, 1e-3 of the largest
 // max|y| over all tensors of its kind).
 struct Comparison {
-  double max_rel_loss = 0, max_rel_grad = 0, max_rel_param = 0, max_rel_state = 0, rel_norm = 0;
-  std::string worst_parameter;  // of the gradients
+  double max_rel_loss = 0, max_rel_grad = 0, first_rel_grad = 0, max_rel_param = 0, max_rel_state = 0, rel_norm = 0;
+  std::string worst_parameter;  // of the gradients; first_rel_grad is of the first step's
   bool bitwise = true;          // every gradient, weight and moment ==
 };
 Comparison compare(const RunRecord& reference, const RunRecord& layout);

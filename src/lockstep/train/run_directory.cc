@@ -60,7 +60,8 @@ void RunDirectory::add_metrics(const StepReport& report) {
                      {"lr", report.lr},
                      {"tokens_per_s", static_cast<double>(report.tokens) / report.step_s},
                      {"step_s", report.step_s},
-                     {"skipped", report.skipped}};
+                     {"skipped", report.skipped},
+                     {"loss_scale", report.loss_scale}};
   metrics_ << line.dump() << '\n' << std::flush;
   if (!metrics_) throw Error(text("cannot write ", (path_ / "metrics.jsonl").string(), ": is the disk full?"));
 }

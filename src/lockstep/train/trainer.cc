@@ -23,6 +23,17 @@ mesh::Mesh checked_mesh(const spec::RunPlan& plan, int world_size) {
   return spec::make_mesh(plan.parallel, world_size);
 }
 
+// One scale for all ranks: every rank begins with rank 0's, and all take the same decisions.
+optim::LossScale agreed_loss_scale(const spec::TrainSpec& train, optim::LossScaleOptions options,
+                                   comm::ProcessGroup& world) {
+  if (train.precision == spec::Precision::fp16) {
+    at::Tensor initial = at::full({1}, options.initial, at::kDouble);
+    broadcast(initial, 0, world, {.tag = "loss scale"});
+    options.initial = initial.item<double>();
+  }
+  return make_loss_scale(train, options);
+}
+
 // This rank's contiguous run of the global batch's micro-batches.
 mesh::Range range_of(const spec::RunPlan& plan, const mesh::Mesh& mesh, int data_rank) {
   return spec::microbatches_of_rank(spec::num_microbatches(plan.train), {data_rank, mesh.size(mesh::Axis::data)});
@@ -35,8 +46,10 @@ schedule::Table checked_table(int64_t microbatches) {
   return table;
 }
 
-parallel::DataParallelOptions data_parallel_options(const spec::ParallelSpec& parallel) {
+parallel::DataParallelOptions data_parallel_options(const spec::RunPlan& plan) {
+  const spec::ParallelSpec& parallel = plan.parallel;
   return {.reduction = comm::Reduction::sum,  // the loss is already divided by the global count of tokens
+          .gradient_type = gradient_type(plan.train),
           .bucket_bytes = static_cast<int64_t>(parallel.bucket_mb * (1 << 20)),
           .overlap = parallel.overlap,
           .fixed_tree = parallel.reduction == spec::Reduction::fixed_tree,
@@ -65,13 +78,16 @@ Trainer::Trainer(const spec::RunPlan& plan, comm::ProcessGroup& world, TrainerOp
       batches_(plan),
       places_(options.places != nullptr ? *options.places
                                         : spec::place_on_rank(spec::parameters(plan.model), plan, mesh_, world.rank())),
-      model_(make_model(plan, places_, device_)),
+      built_(build(plan, places_, device_)),
+      model_(built_.model),
+      master_weights_(tie(built_)),
       data_group_(split_along(mesh::Axis::data, mesh_, world)),
       tensor_group_(split_along(mesh::Axis::tensor, mesh_, world)),
       tensor_parallel_(plan, *tensor_group_),
       whole_(plan, mesh_, model_->parameter_list(), *tensor_group_, world.rank()),
-      optimizer_(make_optimizer(plan.train, model_->parameter_list())),
+      optimizer_(optim::make_optimizer(plan.train, master_weights_.masters())),
       lr_schedule_(plan.train),
+      loss_scale_(agreed_loss_scale(plan.train, options.loss_scale, world)),
       table_(checked_table(range_of(plan, mesh_, data_rank_).size)) {
   make_reducers();
 }
@@ -98,8 +114,8 @@ void Trainer::make_reducers() {
       reducer.own_group = world_.split(rank_sets[set], text("gradients of ", join(rank_sets[set], ",")));
     }
     comm::ProcessGroup& group = reducer.own_group ? *reducer.own_group : *data_group_;
-    reducer.parameters = std::make_unique<parallel::DataParallel>(std::move(parameters[set]), group,
-                                                                  data_parallel_options(plan_.parallel));
+    reducer.parameters =
+        std::make_unique<parallel::DataParallel>(std::move(parameters[set]), group, data_parallel_options(plan_));
   }
 }
 
@@ -142,6 +158,7 @@ StepReport Trainer::step() {
   report_.wait_s = now_s() - wait_start_s;
 
   for (const Reducer& reducer : reducers_) reducer.parameters->zero_grad();
+  master_weights_.drop_gradients();
   for (const schedule::Action& action : table_.actions_by_rank.front()) {
     const trace::Span span(options_.recorder, trace::Track::compute, schedule::name(action.kind), 0, action.stage,
                            action.microbatch);
@@ -183,7 +200,7 @@ void Trainer::forward(Microbatch& microbatch) {
 }
 
 void Trainer::backward(Microbatch& microbatch, bool last) {
-  const at::Tensor loss = std::exchange(microbatch.loss, {});
+  const at::Tensor loss = std::exchange(microbatch.loss, {}) * loss_scale_.value();
   std::list<parallel::DataParallel::NoSync> local_only;
   for (const Reducer& reducer : reducers_) {
     if (!last) local_only.emplace_back(*reducer.parameters);
@@ -200,20 +217,24 @@ void Trainer::reduce_gradient() {
 
 void Trainer::optimizer_step() {
   const torch::NoGradGuard no_grad;
+  master_weights_.take_gradients();
   std::vector<at::Tensor> gradients;
-  for (const auto& parameter : model_->parameter_list()) gradients.push_back(parameter.tensor.grad());
+  for (const auto& master : masters()) gradients.push_back(master.tensor.grad());
+  report_.loss_scale = loss_scale_.value();
+  optim::scale(gradients, 1 / loss_scale_.value());
   // The same number on every rank, so every rank takes the same decision.
   report_.grad_norm = std::sqrt(squared_gradient_norm());
   report_.lr = lr_schedule_.at(updates_done_);
   if (options_.record != nullptr) {
-    options_.record->steps.push_back(
-        {report_.loss, report_.grad_norm, whole_.gather(copy_gradients(model_->parameter_list()))});
+    options_.record->steps.push_back({report_.loss, report_.grad_norm, whole_.gather(copy_gradients(masters()))});
   }
   report_.skipped = !std::isfinite(report_.grad_norm);
+  loss_scale_.update(!report_.skipped);
   if (report_.skipped) return refuse_endless_skipping(gradients);
   skipped_in_a_row_ = 0;
   optim::scale(gradients, optim::clip_scale(report_.grad_norm, plan_.train.clip_norm));
   optimizer_->step(report_.lr);
+  master_weights_.publish();
   ++updates_done_;
 }
 
@@ -221,7 +242,7 @@ void Trainer::optimizer_step() {
 double Trainer::squared_gradient_norm() {
   std::vector<at::Tensor> counted;
   for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].counted_in_norm) counted.push_back(model_->parameter_list()[i].tensor.grad());
+    if (places_[i].counted_in_norm) counted.push_back(masters()[i].tensor.grad());
   }
   return optim::squared_norm_over_ranks(counted, *tensor_group_);
 }
@@ -232,7 +253,7 @@ void Trainer::refuse_endless_skipping(const std::vector<at::Tensor>& gradients) 
     if (gradients[i].defined() && !gradients[i].isfinite().all().item<bool>()) {
       throw Error(text("rank ", world_.rank(), ": ", skipped_in_a_row_,
                        " steps in a row were skipped because gradients are not finite, the first of them ",
-                       model_->parameter_list()[i].spec.name, "; lower train.lr or look at the data"));
+                       masters()[i].spec.name, "; lower train.lr or look at the data"));
     }
   }
   throw Error(text("rank ", world_.rank(), ": ", skipped_in_a_row_,
@@ -262,7 +283,7 @@ double Trainer::validation_loss() {
 std::vector<nn::Parameter> Trainer::parameters_to_save() const {
   std::vector<nn::Parameter> whole;
   if (data_rank_ != 0) return whole;
-  for (const auto& [parameter, tensor, region] : model_->parameter_list()) {
+  for (const auto& [parameter, tensor, region] : masters()) {
     const at::Tensor gathered = whole_.gather(parameter.name, tensor);
     const mesh::Region all{std::vector<int64_t>(parameter.shape.size(), 0), parameter.shape};
     if (tensor_group_->rank() == 0) whole.push_back({parameter, gathered, all});
@@ -271,7 +292,7 @@ std::vector<nn::Parameter> Trainer::parameters_to_save() const {
 }
 
 void Trainer::record_end(RunRecord& record) const {
-  train::record_end(record, model_->parameter_list(), *optimizer_);
+  train::record_end(record, masters(), *optimizer_);
   record.parameters = whole_.gather(std::move(record.parameters));
   record.state = whole_.gather(std::move(record.state));
 }

@@ -27,8 +27,9 @@ struct StepReport {
   double loss = 0;       // sum over the global batch's valid tokens / their number, before the update
   double grad_norm = 0;  // global, before clipping
   double lr = 0;
-  bool skipped = false;  // the norm was not finite: no rank updated anything
-  int64_t tokens = 0;    // valid tokens of the global batch
+  bool skipped = false;   // the norm was not finite: no rank updated anything
+  double loss_scale = 1;  // of this step; 1 but for fp16
+  int64_t tokens = 0;     // valid tokens of the global batch
   double step_s = 0;
   double compute_s = 0;                // this rank: forward, backward, optimizer
   double exposed_communication_s = 0;  // blocked in the reduction of gradients and loss
@@ -37,8 +38,9 @@ struct StepReport {
 
 struct TrainerOptions {
   trace::Recorder* recorder = nullptr;
-  nn::Seams* seams = nullptr;   // instead of those of the plan; must outlive the trainer
-  RunRecord* record = nullptr;  // filled with every step's raw gradients, for verify
+  nn::Seams* seams = nullptr;          // instead of those of the plan; must outlive the trainer
+  optim::LossScaleOptions loss_scale;  // with fp16; rank 0's holds for all
+  RunRecord* record = nullptr;         // filled with every step's raw gradients, for verify
   // Where this rank's parameters live, instead of what spec::place_on_rank says.
   const std::vector<spec::ParameterPlace>* places = nullptr;
   // Training batches instead of the plan's data, by step (from 0) and micro-batch of the global batch.
@@ -58,6 +60,9 @@ class Trainer {
 
   // What this rank holds of it.
   const nn::Transformer& model() const { return *model_; }
+  // What is trained, saved and compared: the model's parameters or their fp32 masters.
+  const std::vector<nn::Parameter>& masters() const { return built_.masters; }
+  int64_t updates() const { return updates_done_; }  // steps that were not skipped
   const optim::Optimizer& optimizer() const { return *optimizer_; }
   const schedule::Table& table() const { return table_; }
   int64_t samples_per_rank() const;
@@ -96,7 +101,9 @@ class Trainer {
 
   data::Batches batches_;
   std::vector<spec::ParameterPlace> places_;  // of the model's parameters
+  Built built_;                               // of what this rank holds
   std::shared_ptr<nn::Transformer> model_;
+  optim::MasterWeights master_weights_;
   std::unique_ptr<comm::ProcessGroup> data_group_, tensor_group_;
   parallel::TensorParallel tensor_parallel_;
   WholeTensors whole_;
@@ -108,6 +115,7 @@ class Trainer {
   std::vector<Reducer> reducers_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::LrSchedule lr_schedule_;
+  optim::LossScale loss_scale_;
   schedule::Table table_;
 
   // Of the step under way.

@@ -9,56 +9,10 @@
 #include <limits>
 #include <map>
 
-#include "lockstep/comm/in_process/in_process.h"
-#include "lockstep/train/plain_loop.h"
+#include "lockstep/train/small_run.h"
 
 namespace lockstep::train {
 namespace {
-
-spec::RunPlan small_plan() {
-  spec::RunPlan plan;
-  plan.model.layers = 2;
-  plan.model.hidden = 16;
-  plan.model.heads = plan.model.kv_heads = 2;
-  plan.model.ffn_hidden = 32;
-  plan.model.vocab = 32;
-  plan.model.sequence = 8;
-  plan.data.format = spec::DataFormat::synthetic;
-  plan.train.steps = 4;
-  plan.train.global_batch = 8;
-  plan.train.microbatch = 1;
-  plan.train.precision = spec::Precision::fp64;
-  plan.train.lr = 1e-2;
-  return plan;
-}
-
-// Bit-equality is claimed for one intra-op thread.
-RunRecord reference_of(const spec::RunPlan& plan) {
-  at::set_num_threads(1);
-  return plain_loop(plan);
-}
-
-struct Outcome {
-  std::vector<StepReport> reports;
-  RunRecord record;
-};
-
-using OnTrainer = std::function<TrainerOptions(int rank)>;
-
-// Runs the plan on so many ranks and returns every rank's outcome.
-std::vector<Outcome> run(const spec::RunPlan& plan, int ranks, const OnTrainer& options_of = nullptr) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(ranks));
-  comm::run_ranks(ranks, {.deadline = std::chrono::seconds(60)}, [&](comm::ProcessGroup& world) {
-    at::set_num_threads(1);
-    Outcome& mine = outcomes[static_cast<size_t>(world.rank())];
-    TrainerOptions options = options_of ? options_of(world.rank()) : TrainerOptions{};
-    options.record = &mine.record;
-    Trainer trainer(plan, world, options);
-    for (int64_t step = 0; step < plan.train.steps; ++step) mine.reports.push_back(trainer.step());
-    trainer.record_end(mine.record);
-  });
-  return outcomes;
-}
 
 void expect_equal(const RunRecord& expected, const RunRecord& actual, const std::string& what) {
   const Comparison c = compare(expected, actual);
@@ -169,36 +123,14 @@ TEST(Trainer, ABatchWithoutAnyValidTokenChangesNothingAndIsNotNaN) {
   }
 }
 
-// OPS-07: a value that is not a number, in one activation of one rank. `poisoned` says in which step.
-class PoisonedAttention : public nn::AttentionSeam {
- public:
-  PoisonedAttention(nn::AttentionSeam& inner, int64_t poisoned) : inner_(inner), poisoned_(poisoned) {}
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const nn::Site& site) override {
-    at::Tensor out = inner_.attend(q, k, v, site);
-    const bool here = site.microbatch.step >= poisoned_ && site.layer == 1 && site.microbatch.index == 0;
-    return here ? out * std::numeric_limits<double>::quiet_NaN() : out;
-  }
-  at::Tensor positions(int64_t sequence, at::Device device) override { return inner_.positions(sequence, device); }
-
- private:
-  nn::AttentionSeam& inner_;
-  int64_t poisoned_;
-};
-
-struct PoisonedSeams {
-  PoisonedSeams(uint64_t seed, int64_t poisoned) : local(seed), attention(local.seams().attention, poisoned) {}
-  nn::LocalSeams local;
-  PoisonedAttention attention;
-  nn::Seams seams{local.seams().linear, local.seams().loss, attention, local.seams().dropout};
-};
-
+// OPS-07: a value that is not a number, in one activation of one rank.
 TEST(Trainer, ANonFiniteStepIsSkippedOnAllRanksAndShown) {
   spec::RunPlan plan = small_plan();
   plan.train.steps = 3;
   plan.train.lr = 1e-2;
   plan.train.decay = spec::Decay::none;
   plan.train.warmup_steps = 3;
-  PoisonedSeams poisoned(1, 2);
+  PoisonedSeams poisoned(1, {.first_step = 2});
   comm::run_ranks(2, {.deadline = std::chrono::seconds(60)}, [&](comm::ProcessGroup& world) {
     at::set_num_threads(1);
     Trainer trainer(plan, world, {.seams = world.rank() == 1 ? &poisoned.seams : nullptr});
@@ -219,7 +151,7 @@ TEST(Trainer, ANonFiniteStepIsSkippedOnAllRanksAndShown) {
 TEST(Trainer, ARunThatOnlySkipsEndsWithTheParameterNamed) {
   spec::RunPlan plan = small_plan();
   plan.train.steps = 30;
-  PoisonedSeams poisoned(1, 0);
+  PoisonedSeams poisoned(1, {.first_step = 0});
   try {
     run(plan, 2, [&](int) { return TrainerOptions{.seams = &poisoned.seams}; });
     FAIL() << "a run that only skips must end";
