@@ -66,8 +66,11 @@ def logits(p, tokens_BS, model):
     return norm(x, p, "final_norm", model) @ head.T
 
 
-def train(p, tokens_NBS, targets_NBS, model):
-    """One AdamW step per batch, p updated in place; the numbers are those of parity_peer.cc. Returns losses and norms."""
+def train(p, tokens_NBS, targets_NBS, model, dtype=None):
+    """One AdamW step per batch, p updated in place; the numbers are those of parity_peer.cc. Returns losses and norms.
+
+    With a dtype the model computes on p rounded to it, logits are widened for the loss, and p are the master weights.
+    """
     p = {name: tensor.requires_grad_() for name, tensor in p.items()}
     groups = [
         dict(params=[t for t in p.values() if t.ndim >= 2], weight_decay=0.1),
@@ -76,7 +79,10 @@ def train(p, tokens_NBS, targets_NBS, model):
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
     losses, norms = [], []
     for tokens_BS, targets_BS in zip(tokens_NBS, targets_NBS):
-        loss = F.cross_entropy(logits(p, tokens_BS, model).flatten(0, 1), targets_BS.flatten(), ignore_index=-1)
+        rounded = {name: tensor.to(dtype) if dtype else tensor for name, tensor in p.items()}
+        logits_BSV = logits(rounded, tokens_BS, model)
+        logits_TV = (logits_BSV.float() if dtype else logits_BSV).flatten(0, 1)
+        loss = F.cross_entropy(logits_TV, targets_BS.flatten(), ignore_index=-1)
         optimizer.zero_grad()
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(p.values(), 1.0)))
