@@ -11,9 +11,10 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr std::array<AddCommand, 5> kCommands = {add_train, add_launch, add_generate, add_verify, add_doctor};
-constexpr std::array<std::string_view, 9> kLater = {"bench",   "schedule", "calibrate", "estimate", "plan",
-                                                    "scaling", "trace",    "studio",    "--resume"};
+constexpr std::array<AddCommand, 6> kCommands = {add_train,  add_launch, add_generate,
+                                                 add_verify, add_bench,  add_doctor};
+constexpr std::array<std::string_view, 8> kLater = {"schedule", "calibrate", "estimate", "plan",
+                                                    "scaling",  "trace",     "studio",   "--resume"};
 
 std::vector<std::string>& command_line() {
   static std::vector<std::string> arguments;
@@ -32,8 +33,12 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error, const std::ve
     message =
         Problem{"command", arguments[1], "must be one of " + join(known), nearest_name(arguments[1], known)}.message();
   }
-  log::error(message, "; see lockstep ",
-             app.get_subcommands().empty() ? "help" : app.get_subcommands().front()->get_name() + " --help");
+  std::string path;
+  for (const CLI::App* chosen = &app; !chosen->get_subcommands().empty();) {
+    chosen = chosen->get_subcommands().front();
+    path += chosen->get_name() + " ";
+  }
+  log::error(message, "; see lockstep ", path.empty() ? "help" : path + "--help");
   return 2;
 }
 

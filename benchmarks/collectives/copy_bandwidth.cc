@@ -1,24 +1,12 @@
-// Bytes per second that this many ranks move at once with streaming copies of memory beyond the caches (reads plus
-// writes): the machine's share in a large all_reduce.
+// Bytes per second that this many ranks move at once with streaming copies: the machine's share in a long all_reduce.
 #include <cstdio>
 
-#include "lockstep/base/clock.h"
-#include "lockstep/comm/reduce.h"
 #include "lockstep/launch/world.h"
+#include "lockstep/measure/timing.h"
 
 int main() {
-  using namespace lockstep;
-  constexpr int64_t kBytes = 64 << 20;
-  constexpr int kRepeats = 10;
-  const auto world = launch::world_from_environment();
-  const comm::Registered from = world->allocate(kBytes);
-  const comm::Registered to = world->allocate(kBytes);
-  comm::copy(to.data(), from.data(), kBytes, true);
-  world->barrier();
-  const double start_s = now_s();
-  for (int i = 0; i < kRepeats; ++i) comm::copy(to.data(), from.data(), kBytes, true);
-  world->barrier();
-  const double seconds = now_s() - start_s;
-  if (world->rank() == 0) std::printf("%.0f\n", 2.0 * kBytes * kRepeats * world->size() / seconds);
+  const auto world = lockstep::launch::world_from_environment();
+  const double bytes_per_s = lockstep::measure::copy_bandwidth(*world);
+  if (world->rank() == 0) std::printf("%.0f\n", bytes_per_s);
   return 0;
 }

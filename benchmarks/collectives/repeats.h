@@ -8,15 +8,21 @@
 
 namespace benchmarks {
 
-// Mean over some 0.1 s at the rate of a slow implementation, after a tenth as many to warm up.
-template <class Call, class Barrier>
-double seconds_per_call(int64_t bytes, Call call, Barrier barrier) {
-  const int64_t repeats = std::clamp<int64_t>((int64_t{64} << 20) / std::max<int64_t>(bytes, 512), 5, 100'000);
-  for (int64_t i = 0; i < repeats / 10 + 2; ++i) call();
-  barrier();
-  const double start_s = lockstep::now_s();
-  for (int64_t i = 0; i < repeats; ++i) call();
-  return (lockstep::now_s() - start_s) / static_cast<double>(repeats);
+// Mean over some 0.1 s, after a few to warm up.
+//   agree   gives every rank rank 0's number
+template <class Call, class Barrier, class Agree>
+double seconds_per_call(Call call, Barrier barrier, Agree agree) {
+  const auto mean_of = [&](int64_t repeats) {
+    barrier();
+    const double start_s = lockstep::now_s();
+    for (int64_t i = 0; i < repeats; ++i) call();
+    return (lockstep::now_s() - start_s) / static_cast<double>(repeats);
+  };
+  mean_of(3);
+  const double about_s = std::max(mean_of(3), 1e-9);
+  const int64_t repeats = agree(static_cast<int64_t>(std::clamp(0.1 / about_s, 5.0, 200'000.0)));
+  mean_of(repeats / 10 + 1);
+  return mean_of(repeats);
 }
 
 }  // namespace benchmarks

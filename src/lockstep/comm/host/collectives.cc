@@ -92,7 +92,7 @@ void Collectives::Execution::await(int r, Arrived arrived) {
   if (patience.spin_s > 0 ? look_briefly([&] { return arrived(r); }) : arrived(r)) return;
   ring();
   const WaitEnd end = wait_until(
-      view().member(r).collective_bell, patience, deadline, [&] { return arrived(r); },
+      view().member(r).collective_bell, patience_here(view(), patience), deadline, [&] { return arrived(r); },
       [&] { return group.health_.disturbed(r); });
   if (end == WaitEnd::ready) [[likely]]
     return;

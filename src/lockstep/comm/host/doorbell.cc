@@ -52,7 +52,7 @@ int available_cores() {
 
 Patience Patience::of_caller(int ranks_on_host) {
   if (ranks_on_host <= available_cores()) return {.spin_s = 100e-6, .yields = 0};
-  return {.spin_s = 0, .yields = 20};
+  return of_shared_core();
 }
 
 Patience Patience::of_communication_thread(int ranks_on_host) {

@@ -49,6 +49,8 @@ struct Patience {
   // For the thread that made a blocking call, and for a communication thread, which competes with computation.
   static Patience of_caller(int ranks_on_host);
   static Patience of_communication_thread(int ranks_on_host);
+  // For who awaits a rank that runs on the same core.
+  static Patience of_shared_core() { return {.spin_s = 0, .yields = 20}; }
 };
 
 // Cores that this process may run on.

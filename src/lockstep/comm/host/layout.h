@@ -114,12 +114,14 @@ struct Member {
   alignas(kCacheLine) Doorbell message_bell;  // rung by the others when a channel to or from this member changes
   alignas(kCacheLine) std::atomic<MemberState> state{};
   std::atomic<uint64_t> completed{0};  // the last call that this member ended
+  std::atomic<int32_t> processor{0};   // on which it last waited, counted from 1; 0: it has not
 
   // For the next group in the same record. By atomic stores, for whoever rings at this moment.
   void reset() {
     for (Slot& slot : slots) slot.sequence.store(0);
     phase.store(0);
     completed.store(0);
+    processor.store(0);
     state.store(MemberState::absent);
   }
 };

@@ -100,8 +100,9 @@ std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline
 }
 
 void Messages::drive(States states, const Patience& patience) {
-  if (patience.spin_s > 0 && !states.empty()) {
-    const double until_s = now_s() + patience.spin_s;
+  const double spin_s = states.empty() ? 0 : patience_here(view_, patience).spin_s;
+  if (spin_s > 0) {
+    const double until_s = now_s() + spin_s;
     do {
       if (drive_once(states)) return;
       relax_processor();

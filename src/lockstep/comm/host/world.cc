@@ -156,6 +156,18 @@ std::string reason_of_end(const Segment& segment, int rank) {
   return record.reason_ready.load() != 0 ? record.reason : "it died";
 }
 
+Patience patience_here(const GroupView& view, const Patience& usual) {
+  if (usual.spin_s == 0) return usual;
+  const int processor = sched_getcpu() + 1;
+  view.mine().processor.store(processor, std::memory_order_relaxed);
+  for (int r = 0; r < view.size(); ++r) {
+    if (r != view.rank && view.member(r).processor.load(std::memory_order_relaxed) == processor) {
+      return Patience::of_shared_core();
+    }
+  }
+  return usual;
+}
+
 GroupView join_group(const Segment& segment, const GroupKey& key, int rank) {
   const TableLock lock(segment.control(), key.world_ranks[static_cast<size_t>(rank)]);
   const int count = segment.control().group_count.load();

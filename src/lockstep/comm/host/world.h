@@ -50,6 +50,11 @@ struct GroupView {
   char* record() const { return reinterpret_cast<char*>(group); }
 };
 
+// How to wait now. On a busy machine the scheduler may put two ranks on one processor and leave them there, where one
+// that spins keeps the other from coming: if another member last waited on the processor that this thread is on, it
+// yields.
+Patience patience_here(const GroupView& view, const Patience& usual);
+
 // Joins the group of that key as `rank` of it, making the record if this is the first member to come.
 //   throws  PeerLost if a rank died while it changed the table; Unsupported if there are too many groups
 GroupView join_group(const Segment& segment, const GroupKey& key, int rank);
