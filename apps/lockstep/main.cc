@@ -11,8 +11,8 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr std::array<AddCommand, 6> kCommands = {add_train,  add_launch, add_generate,
-                                                 add_verify, add_bench,  add_doctor};
+constexpr std::array<AddCommand, 7> kCommands = {add_train, add_launch, add_generate, add_verify,
+                                                 add_bench, add_flight, add_doctor};
 constexpr std::array<std::string_view, 8> kLater = {"schedule", "calibrate", "estimate", "plan",
                                                     "scaling",  "trace",     "studio",   "--resume"};
 

@@ -48,6 +48,7 @@ int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
   const auto world = init({.deadline = deadline_of(plan),
                            .show_all_ranks = plan.run.log_all_ranks,
                            .log_file = log_file_of(plan, launch::place_from_environment().rank)});
+  world->set_flight_folder(plan.run.directory);
   const std::string layout = options.layout.empty() ? to_string(spec::layout_of(plan, world->size())) : options.layout;
   const train::Summary summary = train::run(plan, layout, *world);
   if (world->rank() != 0) return 0;
@@ -57,6 +58,14 @@ int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
     print_result(plan, summary);
   }
   return 0;
+}
+
+void show_flight_records(const std::string& folder) {
+  try {
+    std::cerr << "What the ranks were in (lockstep flight " << folder << "):\n" << comm::merge_flight_records(folder);
+  } catch (const InvalidArgument&) {
+    // Nobody wrote one: all were killed.
+  }
 }
 
 int train(const TrainOptions& options) {
@@ -77,7 +86,10 @@ int train(const TrainOptions& options) {
   spec::refuse(spec::validate(plan, ranks));
   const data::Batches batches(plan);  // what is wrong with the data shows before any rank starts
   if (ranks == 1) return train_as_rank(plan, options);
-  return launch::launch({.ranks = ranks, .command = own_command_line(), .prefix_output = false});
+  comm::remove_flight_records(plan.run.directory);
+  const int code = launch::launch({.ranks = ranks, .command = own_command_line(), .prefix_output = false});
+  if (code == PeerLost("").exit_code()) show_flight_records(plan.run.directory);
+  return code;
 }
 
 }  // namespace

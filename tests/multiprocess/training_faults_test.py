@@ -50,10 +50,18 @@ class Job:
         return [pid for pid in self.ranks if runs(pid)]
 
 
+def shows_where_the_others_were(output, victim):
+    picture = output[output.index("What the ranks were in"):]
+    for rank in range(3):
+        assert (f"rank {rank} failed with: rank {rank}" in picture) == (rank != victim), output
+    assert "group 'data'" in picture and "ended last: call" in picture, output
+
+
 def killed_rank(job, victim):
     os.kill(job.ranks[victim], signal.SIGKILL)
     seconds, code, output = job.end()
     assert code == 3 and f"rank {victim}" in output and "was lost" in output and "all_reduce" in output, output
+    shows_where_the_others_were(output, victim)
     assert seconds < 1 + SLACK_S, f"took {seconds:.2f} s"
     return seconds, output
 

@@ -183,6 +183,9 @@ class ProcessGroup {
 
   virtual std::chrono::milliseconds default_deadline() const = 0;
   virtual void set_default_deadline(std::chrono::milliseconds deadline) = 0;
+  // The last operations of this rank, over all its groups, are written into this folder when a call fails
+  // (flight_recorder.h). For the world: groups that are split from it are recorded with it.
+  virtual void set_flight_folder(std::string folder) = 0;
   // Where calls are recorded (track communication); null: nowhere. Groups split later inherit it.
   virtual void set_recorder(trace::Recorder* recorder) = 0;
   virtual trace::Recorder* recorder() const = 0;

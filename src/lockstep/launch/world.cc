@@ -92,7 +92,9 @@ Place place_from_environment() {
 std::unique_ptr<comm::ProcessGroup> world_from_environment(const WorldOptions& options) {
   const Place place = place_from_environment();
   const Backend& backend = find_backend(options.backend.empty() ? fitting_backend(place) : options.backend);
-  return backend.join(place, options);
+  std::unique_ptr<comm::ProcessGroup> world = backend.join(place, options);
+  if (const char* const folder = std::getenv(kFlightVariable)) world->set_flight_folder(folder);
+  return world;
 }
 
 }  // namespace lockstep::launch

@@ -16,10 +16,12 @@ void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s
   execution.deadline.limit_s = deadline_s;
   health_.check(&execution.place);
   ++sequence_;
+  const uint64_t ticket = flight_.begin("call", sequence_, execution.place.call);
   execution.announce();
   execution.meet();
   execution.move_data();
   view_.mine().completed.store(sequence_, std::memory_order_release);
+  flight_.end(ticket);
 }
 
 bool Collectives::Execution::exposes_reachable_memory() const {

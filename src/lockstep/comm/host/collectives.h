@@ -18,8 +18,9 @@ namespace lockstep::comm::host {
 
 class Collectives {
  public:
-  Collectives(const GroupView& view, Health& health, Programs& programs, const Messages::Options& steps)
-      : view_(view), health_(health), programs_(programs), steps_(view, health, steps) {}
+  Collectives(const GroupView& view, Health& health, Programs& programs, const FlightLog& flight,
+              const Messages::Options& steps)
+      : view_(view), health_(health), programs_(programs), flight_(flight), steps_(view, health, steps) {}
 
   // `call` is valid (see validate). One thread at a time.
   //   algorithm  Programs::choose of the call
@@ -32,6 +33,7 @@ class Collectives {
   GroupView view_;
   const Health& health_;
   Programs& programs_;
+  const FlightLog& flight_;
   Messages steps_;
   Workspace workspace_;
   collective::Traffic traffic_;

@@ -25,6 +25,7 @@ std::unique_ptr<ProcessGroup> HostGroup::world(std::shared_ptr<const Rank> rank)
 HostGroup::HostGroup(std::shared_ptr<const Rank> owner, const GroupKey& key, int rank)
     : owner_(std::move(owner)),
       name_(key.name),
+      flight_(owner_->flight, name_),
       membership_(*owner_->segment, key, rank),
       of_caller_(Patience::of_caller(owner_->segment->world_size())),
       of_thread_(Patience::of_communication_thread(owner_->segment->world_size())),
@@ -32,8 +33,8 @@ HostGroup::HostGroup(std::shared_ptr<const Rank> owner, const GroupKey& key, int
       health_(view_),
       world_health_(world_view(*owner_->segment, owner_->world_rank)),
       programs_({.host_of_rank = std::vector<int>(static_cast<size_t>(view_.size()), 0)}),
-      messages_(view_, health_, {Carries::messages, of_caller_, of_thread_}),
-      collectives_(view_, health_, programs_, {Carries::steps, of_caller_, of_thread_}),
+      messages_(view_, health_, {Carries::messages, of_caller_, of_thread_, &flight_}),
+      collectives_(view_, health_, programs_, flight_, {Carries::steps, of_caller_, of_thread_}),
       queue_({.world_rank = view_.world_rank(),
               .execute = [this](const Call& call, double deadline_s,
                                 trace::Recorder* recorder) { execute(call, deadline_s, recorder, of_thread_); },
@@ -83,7 +84,12 @@ Work HostGroup::submit(const Call& call) {
 void HostGroup::execute(const Call& call, double deadline_s, trace::Recorder* recorder, const Patience& patience) {
   const std::lock_guard lock(execution_);
   const double start_s = recorder != nullptr ? now_s() : 0;
-  collectives_.execute(call, programs_.choose(call), deadline_s, patience);
+  try {
+    collectives_.execute(call, programs_.choose(call), deadline_s, patience);
+  } catch (...) {
+    flight_.failed(Failure::of(std::current_exception()));
+    throw;
+  }
   if (recorder != nullptr) record_call(recorder, info_of(call), start_s);
 }
 

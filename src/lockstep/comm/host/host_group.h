@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/comm/call_queue.h"
+#include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/host/arena.h"
 #include "lockstep/comm/host/collectives.h"
 #include "lockstep/comm/host/messages.h"
@@ -20,7 +21,11 @@ class Rank {
  public:
   //   arena  where allocate() takes memory; null: from the heap, which all ranks reach
   Rank(std::shared_ptr<Segment> segment, int world_rank, std::shared_ptr<Arena> arena, std::string_view backend)
-      : segment(std::move(segment)), world_rank(world_rank), arena(std::move(arena)), backend(backend) {}
+      : segment(std::move(segment)),
+        world_rank(world_rank),
+        arena(std::move(arena)),
+        backend(backend),
+        flight(world_rank) {}
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
@@ -29,6 +34,7 @@ class Rank {
   const int world_rank;
   const std::shared_ptr<Arena> arena;
   const std::string_view backend;
+  mutable FlightRecorder flight;
 };
 
 // Joins a group for as long as it lives.
@@ -65,6 +71,7 @@ class HostGroup final : public ProcessGroup {
   void set_rules(collective::RuleTable rules) override;
   collective::Traffic traffic() const override;
   void set_default_deadline(std::chrono::milliseconds deadline) override { default_deadline_ = deadline; }
+  void set_flight_folder(std::string folder) override { owner_->flight.set_folder(std::move(folder)); }
   void set_recorder(trace::Recorder* recorder) override { recorder_ = recorder; }
   trace::Recorder* recorder() const override { return recorder_; }
 
@@ -76,6 +83,7 @@ class HostGroup final : public ProcessGroup {
 
   const std::shared_ptr<const Rank> owner_;
   const std::string name_;
+  const FlightLog flight_;
   const Membership membership_;
   const GroupView& view_ = membership_.view;
   const Patience of_caller_, of_thread_;

@@ -165,11 +165,15 @@ void Messages::start(Message& message, ChannelEnd& end) {
   end.call.store(message.place.call);
   if (message.place.call.detail_hash != 0) end.tag.store(message.place.call.tag);
   end.active.store(message.place.number);
+  if (options_.flight != nullptr) {
+    message.ticket = options_.flight->begin("message", message.place.number, message.place.call);
+  }
 }
 
 void Messages::finish(Queue& queue, ChannelEnd& end) {
   Message& message = queue.messages.front();
   end.active.store(0);
+  if (options_.flight != nullptr) options_.flight->end(message.ticket);
   record_call(message.recorder, message.place.call, message.started_s);
   message.state->complete();
   queue.messages.pop_front();
@@ -250,6 +254,7 @@ void Messages::raise_if_stuck() {
 }
 
 void Messages::fail_all(const Failure& failure) {
+  if (options_.flight != nullptr) options_.flight->failed(failure);
   for (std::vector<Queue>* queues : {&sends_, &receives_}) {
     for (Queue& queue : *queues) {
       for (Message& message : queue.messages) health_.conclude(std::move(message.state), failure);

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/host/health.h"
 #include "lockstep/comm/work.h"
 
@@ -27,6 +28,7 @@ class Messages {
   struct Options {
     Carries what = Carries::messages;
     Patience of_caller, of_thread;
+    const FlightLog* flight = nullptr;  // steps of programs are none of the operations that it records
   };
   Messages(const GroupView& view, Health& health, const Options& options);
   // Messages under way fail. `health` has been abandoned.
@@ -46,6 +48,7 @@ class Messages {
     Deadline deadline;
     trace::Recorder* recorder = nullptr;
     std::shared_ptr<Work::State> state;
+    uint64_t ticket = 0;   // of the flight recorder
     double started_s = 0;  // at the head of its queue; 0: not yet
     int64_t moved_bytes = 0;
     uint64_t last_fragment = 0;  // of a send whose data the receiver fetches: done when this one is taken

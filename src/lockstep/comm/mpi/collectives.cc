@@ -71,10 +71,11 @@ struct Collectives::Task {
   std::vector<int64_t> sent_counts() const;
 };
 
-Collectives::Collectives(const GroupView& group, Board& board, Programs& programs)
+Collectives::Collectives(const GroupView& group, Board& board, Programs& programs, const FlightLog& flight)
     : group_(group),
       board_(board),
       programs_(programs),
+      flight_(flight),
       native_(group.session, group.identity, group.tag),
       announcement_bytes_(round_up(announcement_bytes(group.identity.size()), 64)),
       announcements_(
@@ -93,6 +94,7 @@ void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s
   if (algorithm == kNative) NativeCollectives::refuse_what_mpi_cannot(call);
   group_.health.check(&place);
   ++number_;
+  const uint64_t ticket = flight_.begin("call", number_, place.call);
   const Termination::DuringCall during_call;
   const Board::Entry entry(board_, place, group_.identity);
   host::Deadline deadline{.limit_s = deadline_s};
@@ -100,12 +102,15 @@ void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s
   Task task{*this, call, execution};
   try {
     task.run();
+    flight_.end(ticket);
   } catch (...) {  // MPI may still be at what was under way
     for (const Workspace::Memory& memory : workspace_.memories()) group_.session.keep_for_ever(memory);
     for (const Workspace::Memory& memory : {announcements_, operands_}) group_.session.keep_for_ever(memory);
     group_.session.keep_for_ever(native_.memory());
     group_.session.keep_for_ever(std::make_shared<Call>(call));
-    group_.health.note(Failure::of(std::current_exception()));
+    const Failure failure = Failure::of(std::current_exception());
+    flight_.failed(failure);
+    group_.health.note(failure);
     throw;
   }
 }

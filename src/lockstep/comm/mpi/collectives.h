@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/mpi/native.h"
 #include "lockstep/comm/mpi/transfer.h"
 #include "lockstep/comm/programs.h"
@@ -18,7 +19,7 @@ namespace lockstep::comm::mpi {
 
 class Collectives {
  public:
-  Collectives(const GroupView& group, Board& board, Programs& programs);
+  Collectives(const GroupView& group, Board& board, Programs& programs, const FlightLog& flight);
 
   // `call` is valid (see validate). One thread at a time.
   //   algorithm  Programs::choose of the call
@@ -39,6 +40,7 @@ class Collectives {
   const GroupView group_;
   Board& board_;
   Programs& programs_;
+  const FlightLog& flight_;
   NativeCollectives native_;
   const int64_t announcement_bytes_;
   Workspace::Memory announcements_, operands_;

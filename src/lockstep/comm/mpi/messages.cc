@@ -9,6 +9,7 @@ namespace lockstep::comm::mpi {
 void Messages::execute(const Call& call, uint64_t number, double deadline_s, const Pace& pace) {
   Place place{.call = info_of(call), .kind = "message", .number = number};
   group_.health.check(&place);
+  const uint64_t ticket = flight_.begin("message", number, place.call);
   const Termination::DuringCall during_call;
   const Board::Entry entry(board_, place, group_.identity);
   host::Deadline deadline{.limit_s = deadline_s};
@@ -20,10 +21,13 @@ void Messages::execute(const Call& call, uint64_t number, double deadline_s, con
     } else {
       receive(call, execution, announcement->data());
     }
+    flight_.end(ticket);
   } catch (...) {  // MPI may still be at what was under way
     group_.session.keep_for_ever(announcement);
     group_.session.keep_for_ever(std::make_shared<Call>(call));
-    group_.health.note(Failure::of(std::current_exception()));
+    const Failure failure = Failure::of(std::current_exception());
+    flight_.failed(failure);
+    group_.health.note(failure);
     throw;
   }
 }

@@ -6,13 +6,15 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/mpi/transfer.h"
 
 namespace lockstep::comm::mpi {
 
 class Messages {
  public:
-  Messages(const GroupView& group, Board& board) : group_(group), board_(board) {}
+  Messages(const GroupView& group, Board& board, const FlightLog& flight)
+      : group_(group), board_(board), flight_(flight) {}
 
   // The `number`th to or from that peer. One at a time per peer and direction.
   void execute(const Call& call, uint64_t number, double deadline_s, const Pace& pace);
@@ -24,6 +26,7 @@ class Messages {
 
   const GroupView group_;
   Board& board_;
+  const FlightLog& flight_;
 };
 
 }  // namespace lockstep::comm::mpi

@@ -27,6 +27,7 @@ std::vector<int> hosts_of(const GroupIdentity& group, const Peers& peers) {
 Process::Process(std::chrono::milliseconds longest_goodbye)
     : peers(session),
       board(session, peers),
+      flight(session.rank()),
       termination_(peers, session.rank(), session.size()),
       longest_goodbye_(longest_goodbye) {}
 
@@ -64,14 +65,15 @@ std::unique_ptr<ProcessGroup> MpiGroup::world(std::shared_ptr<Process> process, 
 MpiGroup::MpiGroup(std::shared_ptr<Process> process, GroupIdentity identity)
     : process_(std::move(process)),
       identity_(std::move(identity)),
+      flight_(process_->flight, identity_.name),
       health_(process_->board, identity_),
       view_{process_->session, identity_, health_, process_->take_tags(identity_)},
       of_caller_(Pace::of_caller(process_->peers.ranks_on_host())),
       programs_({.host_of_rank = hosts_of(identity_, process_->peers),
                  .rules = collective::builtin_rules(),
                  .announced_bytes = kInlineBytes}),
-      collectives_(view_, process_->board, programs_),
-      messages_(view_, process_->board),
+      collectives_(view_, process_->board, programs_, flight_),
+      messages_(view_, process_->board, flight_),
       collective_lane_(health_, of_caller_, identity_.world_rank(),
                        [this](const Call& call, double deadline_s, const Pace& pace) {
                          const std::lock_guard lock(programs_mutex_);

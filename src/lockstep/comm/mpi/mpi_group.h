@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/mpi/collectives.h"
 #include "lockstep/comm/mpi/lane.h"
 #include "lockstep/comm/mpi/messages.h"
@@ -28,6 +29,7 @@ class Process {
   Session session;
   Peers peers;
   Board board;
+  FlightRecorder flight;
 
  private:
   Termination termination_;
@@ -60,6 +62,7 @@ class MpiGroup final : public ProcessGroup {
   void set_rules(collective::RuleTable rules) override;
   collective::Traffic traffic() const override;
   void set_default_deadline(std::chrono::milliseconds deadline) override { default_deadline_ = deadline; }
+  void set_flight_folder(std::string folder) override { process_->flight.set_folder(std::move(folder)); }
   void set_recorder(trace::Recorder* recorder) override { recorder_ = recorder; }
   trace::Recorder* recorder() const override { return recorder_; }
 
@@ -71,6 +74,7 @@ class MpiGroup final : public ProcessGroup {
 
   const std::shared_ptr<Process> process_;
   const GroupIdentity identity_;
+  const FlightLog flight_;
   std::chrono::milliseconds default_deadline_{600'000};
   trace::Recorder* recorder_ = nullptr;
   std::map<std::string, uint64_t> splits_;  // how often each (ranks, name) was split
