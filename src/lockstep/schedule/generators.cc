@@ -113,17 +113,19 @@ double bound_dualpipe_v(const Shape& shape, int) {
 constexpr Placement kLoop = Placement::loop, kV = Placement::v;
 
 constexpr auto kGenerators = std::to_array<Generator>({
-    {"naive", "one micro-batch at a time through all stages", kLoop, naive, check_single, bound_naive},
-    {"gpipe", "all forwards, then all backwards", kLoop, gpipe, check_gpipe, bound_all},
-    {"1f1b", "forward and backward in turn after a warm-up", kLoop, one_forward_one_backward, check_single, bound_1f1b},
-    {"interleaved", "1f1b with several chunks per rank", kLoop, interleaved, check_interleaved, bound_interleaved},
-    {"looped_bfs", "gpipe with several chunks per rank", kLoop, looped_breadth_first, check_counts, bound_all},
-    {"zb_h1", "weight gradients fill bubbles; memory of 1f1b", kLoop, zero_bubble_h1, check_single, bound_ranks},
-    {"zb_h2", "no bubble within a rank's span; twice the memory", kLoop, zero_bubble_h2, check_single, bound_h2},
-    {"interleaved_zb", "zb_h1 with several chunks per rank", kLoop, interleaved_zero_bubble, check_interleaved,
+    {"naive", "one micro-batch at a time through all stages", kLoop, 1, naive, check_single, bound_naive},
+    {"gpipe", "all forwards, then all backwards", kLoop, 1, gpipe, check_gpipe, bound_all},
+    {"1f1b", "forward and backward in turn after a warm-up", kLoop, 1, one_forward_one_backward, check_single,
+     bound_1f1b},
+    {"interleaved", "1f1b with several chunks per rank", kLoop, 1, interleaved, check_interleaved, bound_interleaved},
+    {"looped_bfs", "gpipe with several chunks per rank", kLoop, 1, looped_breadth_first, check_counts, bound_all},
+    {"zb_h1", "weight gradients fill bubbles; memory of 1f1b", kLoop, 1, zero_bubble_h1, check_single, bound_ranks},
+    {"zb_h2", "no bubble within a rank's span; twice the memory", kLoop, 1, zero_bubble_h2, check_single, bound_h2},
+    {"interleaved_zb", "zb_h1 with several chunks per rank", kLoop, 1, interleaved_zero_bubble, check_interleaved,
      bound_ranks},
-    {"zb_v", "weight gradients fill bubbles; two chunks as a V", kV, zero_bubble_v, check_zero_bubble_v, bound_ranks},
-    {"dualpipe_v", "forwards paired with backwards; two chunks as a V", kV, dualpipe_v, check_dualpipe_v,
+    {"zb_v", "weight gradients fill bubbles; two chunks as a V", kV, 2, zero_bubble_v, check_zero_bubble_v,
+     bound_ranks},
+    {"dualpipe_v", "forwards paired with backwards; two chunks as a V", kV, 2, dualpipe_v, check_dualpipe_v,
      bound_dualpipe_v},
 });
 

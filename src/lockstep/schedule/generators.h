@@ -27,6 +27,7 @@ struct Generator {
   std::string_view name;     // "1f1b"
   std::string_view summary;  // a line for people
   Placement placement;
+  int usual_chunks;                   // for a user who does not say
   Table (*make)(const Shape& shape);  // computing alone; only for a shape that `check` has no problem with
   std::vector<Problem> (*check)(const Shape& shape);  // why `make` cannot serve this shape; empty: it can
   // The most that is alive on a rank at a time, in micro-batches of the whole rank (a chunk's counts 1/v).

@@ -22,7 +22,7 @@ bool is_beside(const Span& span) {
 Bubbles bubbles(const Simulation& simulation) {
   const double sum = std::accumulate(simulation.busy.begin(), simulation.busy.end(), 0.0);
   const double ideal = sum / simulation.ranks;
-  double longest = 0;
+  double longest = 0, fill = 0;
   for (const auto& list : simulation.list_of_rank) {
     double first = simulation.makespan, last = 0;
     for (const int index : list) {
@@ -32,17 +32,14 @@ Bubbles bubbles(const Simulation& simulation) {
       last = std::max(last, span.end);
     }
     longest = std::max(longest, last - first);
+    fill = std::max(fill, first);
   }
   if (sum <= 0) return {};
   return {.ideal = ideal,
           .of_total = 1 - sum / (simulation.ranks * simulation.makespan),
           .of_ideal = simulation.makespan / ideal - 1,
-          .of_span = 1 - ideal / longest};
-}
-
-double forward_only_bubble(int ranks, int microbatches, double forward, double backward) {
-  const double fill = (ranks - 1) * forward;
-  return fill / (microbatches * (forward + backward) + fill);
+          .of_span = 1 - ideal / longest,
+          .of_forward_fill = fill / (ideal + fill)};
 }
 
 std::vector<int> critical_path(const Simulation& simulation) {

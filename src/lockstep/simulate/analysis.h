@@ -14,11 +14,11 @@ struct Bubbles {
   double of_total = 0;  // 1 - sum(busy) / (K * makespan)                             GPipe: (K-1)/(M+K-1)
   double of_ideal = 0;  // makespan / ideal - 1                                       Megatron: (K-1)/M
   double of_span = 0;   // 1 - ideal / (longest of the ranks' times from first begin to last end)   Zero Bubble's rate
+  // fill / (ideal + fill), the fill being the time until the last rank begins: (K-1) f / (M (f+b) + (K-1) f) for equal
+  // stages. Stated in some courses; it leaves out that ranks wait while backwards drain, so it is below of_total.
+  double of_forward_fill = 0;
 };
 Bubbles bubbles(const Simulation& simulation);
-
-// One that counts the forward's fill alone: (K-1) f / (M (f + b) + (K-1) f). Stated in some courses; below of_total.
-double forward_only_bubble(int ranks, int microbatches, double forward, double backward);
 
 // Spans one after another, each beginning where the one before ends, from 0 to the makespan: none of them can take
 // longer without the whole taking longer. Messages that take no time are left out.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 
+#include "lockstep/base/error.h"
 #include "lockstep/schedule/generators.h"
 #include "lockstep/schedule/in_flight.h"
 #include "lockstep/schedule/passes.h"
@@ -146,6 +147,33 @@ TEST(Properties, HoldForRandomSchedules) {
     expect_consistent(one, table, simulation);
     expect_monotone(one, table, simulation.makespan, seed);
   }
+}
+
+// Text that was a table: refused with a reason, or a table that runs to its end.
+TEST(Properties, DamagedTablesAreRefusedOrRun) {
+  const std::string whole =
+      to_string(schedule::add_step(schedule::add_communication(schedule::make_table("1f1b", {2, 3}))));
+  int refused = 0, run_through = 0;
+  for (unsigned seed = 0; seed < kCases; ++seed) {
+    std::mt19937 random(seed);
+    std::string damaged = whole;
+    for (size_t i = 0; i < 1 + seed % 3; ++i) damaged[random() % damaged.size()] = "0123,FBIW_S\n"[random() % 12];
+    Table table;
+    try {
+      table = schedule::parse_table(damaged);
+    } catch (const InvalidArgument&) {
+      continue;
+    }
+    const auto problems = schedule::validate(table);
+    if (!problems.empty()) {
+      ++refused;
+      continue;
+    }
+    ++run_through;
+    EXPECT_GT(simulate(table, {.duration = [](const Action&) { return 1.0; }}).makespan, 0) << "seed " << seed;
+  }
+  EXPECT_GT(refused, 50);
+  EXPECT_GT(run_through, 10);
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ TEST(Bubbles, DifferByDefinition) {
   EXPECT_DOUBLE_EQ(of_1f1b.of_ideal, 3.0 / 8);
   EXPECT_DOUBLE_EQ(of_1f1b.of_span, 3.0 / 11);
   EXPECT_NEAR(bubbles(simulate(schedule::make_table("zb_h2", {4, 8}), costs())).of_span, 0, 1e-12);
-  EXPECT_DOUBLE_EQ(forward_only_bubble(4, 4, 10, 20), 0.2);
+  EXPECT_DOUBLE_EQ(of_1f1b.of_forward_fill, 3.0 / 27);
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ TEST(Figures, EfficiencyAndBubbles) {
       expect_near(figure, simulate::bubbles(run(table)).of_ideal);
     } else {
       ASSERT_TRUE(id.starts_with("pipeline.forward_only_bubble.")) << id;
-      expect_near(figure, simulate::forward_only_bubble(ranks, microbatches, inputs.at("forward_ms"),
-                                                        inputs.at("backward_ms")));
+      ASSERT_EQ(inputs.at("backward_ms").get<double>(), 2 * inputs.at("forward_ms").get<double>());
+      expect_near(figure, gpipe.of_forward_fill);
     }
   }
   EXPECT_EQ(checked, 13U);
@@ -71,7 +71,8 @@ TEST(Figures, MicrobatchesForASmallBubble) {
   for (const int ranks : {4, 8}) {
     EXPECT_EQ(all.at(text("pipeline.forward_only_bubble_5_percent.S", ranks)).at("expected"),
               smallest([&](int microbatches) {
-                return simulate::forward_only_bubble(ranks, microbatches, 1, 2) <= 0.05 + 1e-12;
+                return simulate::bubbles(run(schedule::make_table("gpipe", {ranks, microbatches}))).of_forward_fill <=
+                       0.05 + 1e-12;
               }));
   }
   const json& rule = all.at("pipeline.bubble_rule");
