@@ -275,11 +275,15 @@ int run(const ScheduleOptions& options) {
 
 void add_schedule(CLI::App& app, Chosen& chosen) {
   CLI::App* command = app.add_subcommand("schedule", "draws, checks and simulates a pipeline schedule");
-  command->footer("Example: lockstep schedule --kind 1f1b --stages 4 --microbatches 8 --transfer 0.2");
+  std::string kinds = "Kinds:\n";
+  for (const schedule::Generator& generator : schedule::generators()) {
+    std::string name(generator.name);
+    name.resize(16, ' ');
+    kinds += text("  ", name, generator.summary, "\n");
+  }
+  command->footer(kinds + "\nExample: lockstep schedule --kind 1f1b --stages 4 --microbatches 8 --transfer 0.2");
   const auto o = std::make_shared<ScheduleOptions>();
-  std::vector<std::string> kinds;
-  for (const schedule::Generator& generator : schedule::generators()) kinds.emplace_back(generator.name);
-  command->add_option("--kind", o->kinds, "one or more, with commas, of " + join(kinds));
+  command->add_option("--kind", o->kinds, "one of those below, or several with commas");
   command->add_option("--stages", o->stages, "pipeline ranks")->each([o](const std::string&) {
     o->stages_given = true;
   });

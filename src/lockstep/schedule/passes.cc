@@ -1,7 +1,6 @@
 #include "lockstep/schedule/passes.h"
 
 #include <algorithm>
-#include <map>
 
 #include "lockstep/base/error.h"
 
@@ -50,17 +49,14 @@ Table add_recompute(const Table& table) {
 
 Table add_step(const Table& table) {
   return with_lists(table, [](const Actions& actions) {
-    std::map<int, size_t> last;  // of each stage, the position of the last action that adds to its gradient
-    for (size_t i = 0; i < actions.size(); ++i) {
-      if (completes_gradient(actions[i].kind)) last[actions[i].stage] = i;
+    std::vector<int> stages;  // the last to be complete first
+    for (auto action = actions.rbegin(); action != actions.rend(); ++action) {
+      if (completes_gradient(action->kind) && !std::ranges::count(stages, action->stage))
+        stages.push_back(action->stage);
     }
-    Actions result;
-    for (size_t i = 0; i < actions.size(); ++i) {
-      result.push_back(actions[i]);
-      if (completes_gradient(actions[i].kind) && last[actions[i].stage] == i) {
-        result.push_back({Kind::reduce_gradient, actions[i].stage});
-      }
-    }
+    Actions result = actions;
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+      result.push_back({Kind::reduce_gradient, *stage});
     result.push_back({Kind::optimizer_step});
     return result;
   });

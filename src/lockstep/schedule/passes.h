@@ -17,7 +17,8 @@ Table add_communication(const Table& table);
 // stands before the gradient's receive, so that it can run while the gradient is on its way.
 Table add_recompute(const Table& table);
 
-// A reduction of each stage after the last action that adds to its gradient, and a step at the end of each rank's list.
+// At the end of each rank's list the reductions of its stages, in the order in which their gradients are complete, and
+// the step. Reductions run beside computing and are waited for where they stand, so they stand last.
 Table add_step(const Table& table);
 
 // Parameters that are sharded (ZeRO-3): before every action the next `max_active` stages that the rank computes on are

@@ -179,15 +179,15 @@ TEST(AddRecompute, LeavesOneMicrobatchWhole) {
   EXPECT_THAT(in_flight_peak(make_table("gpipe", {4, 8}), {.from = Lifetime::From::recompute}), Each(8));
 }
 
-TEST(AddStep, ReducesEachStageAfterItsLastGradient) {
+TEST(AddStep, ReducesTheStagesInTheOrderOfTheirLastGradients) {
   EXPECT_EQ(to_string(add_step(make_table("looped_bfs", {1, 2, 2}))),
-            "0F0,0F1,1F0,1F1,1B1,1B0,1REDUCE_GRAD,0B1,0B0,0REDUCE_GRAD,STEP\n");
+            "0F0,0F1,1F0,1F1,1B1,1B0,0B1,0B0,1REDUCE_GRAD,0REDUCE_GRAD,STEP\n");
   for_each_table([](const Table& table) { EXPECT_THAT(messages(add_step(table), {.whole_step = true}), IsEmpty()); });
 }
 
 TEST(AddSharding, KeepsAtMostSoManyStagesWhole) {
   EXPECT_EQ(to_string(add_sharding(add_step(make_table("looped_bfs", {1, 1, 2})), 1)),
-            "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,1B0,1REDUCE_GRAD,1RESHARD,0UNSHARD,0B0,0REDUCE_GRAD,0RESHARD,STEP\n");
+            "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,1B0,1RESHARD,0UNSHARD,0B0,1REDUCE_GRAD,0REDUCE_GRAD,0RESHARD,STEP\n");
   for_each_table([](const Table& table) {
     for (const int most : {1, 2, 3}) {
       const Table whole = add_sharding(add_step(add_communication(add_recompute(table))), most);

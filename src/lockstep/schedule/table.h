@@ -12,8 +12,8 @@
 //
 // What an interpreter does: a rank takes its actions one after the other. SEND and RECV post; a rank waits for a
 // message at the action that consumes it, and before it uses a sent buffer again. UNSHARD posts too, and the stage's
-// next action waits for it; REDUCE_GRAD is where the reduction must have begun, STEP where it must be complete. R needs
-// only its forward, so it may run while the gradient is still on its way.
+// next action waits for it. A stage's reduction begins while the last of its B or W runs, as gradients get ready;
+// REDUCE_GRAD is where it must be complete. R needs only its forward, so it may run while the gradient is on its way.
 #pragma once
 
 #include <compare>

@@ -19,10 +19,6 @@ using schedule::Action;
 using schedule::Table;
 using Kind = Action::Kind;
 
-bool runs_beside_computing(Kind kind) {
-  return kind == Kind::unshard || kind == Kind::reduce_gradient;
-}
-
 // A span that something may wait for, and when it lets go.
 struct Cause {
   double time = 0;
@@ -67,7 +63,7 @@ class Engine {
   struct Rank {
     size_t next = 0;
     Cause free;                      // from when on it can compute
-    Cause beside;                    // from when on it can unshard or reduce
+    Cause unshard, reduce;           // from when on it can do these, beside computing
     std::map<int, Cause> unsharded;  // by stage
     std::vector<int> span_of_position;
   };
@@ -94,7 +90,8 @@ class Engine {
 
   // When the action's needs are there; nothing when they are not yet.
   std::optional<Cause> needs_met(int rank, const Action& action) {
-    Cause begin = runs_beside_computing(action.kind) ? state(rank).beside : state(rank).free;
+    Cause begin = state(rank).free;
+    if (action.kind == Kind::unshard) wait_for(begin, state(rank).unshard);
     for (const Action& need : schedule::needs_on_rank(action, index_)) {
       const auto cause = done(need);
       if (!cause) return std::nullopt;
@@ -105,12 +102,10 @@ class Engine {
       if (arrival == arrivals_.end()) return std::nullopt;
       wait_for(begin, arrival->second);
     }
-    if (runs_beside_computing(action.kind)) wait_for(begin, state(rank).free);  // not before the rank comes to it
     const auto unsharded = state(rank).unsharded.find(action.stage);
     if (schedule::is_compute(action.kind) && unsharded != state(rank).unsharded.end()) {
       wait_for(begin, unsharded->second);
     }
-    if (action.kind == Kind::optimizer_step) wait_for(begin, state(rank).beside);
     return begin;
   }
 
@@ -118,12 +113,12 @@ class Engine {
     if (costs_.mode == TransferMode::block && schedule::is_communication(action.kind)) return meet(rank, action);
     const auto begin = needs_met(rank, action);
     if (!begin) return false;
+    if (action.kind == Kind::reduce_gradient) return reduce(rank, action);
     const bool is_send = action.kind == Kind::send_activation || action.kind == Kind::send_gradient;
     const double duration = schedule::is_communication(action.kind) ? 0 : costs_.duration(action);
     const Cause end = add_to_list(rank, action, *begin, duration);
-    if (runs_beside_computing(action.kind)) {
-      state(rank).beside = end;
-      if (action.kind == Kind::unshard) state(rank).unsharded[action.stage] = end;
+    if (action.kind == Kind::unshard) {
+      state(rank).unshard = state(rank).unsharded[action.stage] = end;
     } else {
       state(rank).free = end;
     }
@@ -131,6 +126,22 @@ class Engine {
     if (!has_communication_) {
       if (const auto message = schedule::message_from(action, table_)) send(rank, message->send, end);
     }
+    return true;
+  }
+
+  // Began with the last action that adds to the stage's gradient, or when the reduction before it was through.
+  bool reduce(int rank, const Action& action) {
+    const Span* last = nullptr;
+    for (const Action& need : schedule::needs_on_rank(action, index_)) {
+      const Span& span = result_.spans[static_cast<size_t>(done(need)->span)];
+      if (last == nullptr || span.end > last->end) last = &span;
+    }
+    Cause begin = last == nullptr ? state(rank).free : Cause{last->begin, last->cause};
+    const double earliest_end = last == nullptr ? 0 : last->end;
+    wait_for(begin, state(rank).reduce);
+    const double duration = std::max(costs_.duration(action), earliest_end - begin.time);
+    state(rank).reduce = add_to_list(rank, action, begin, duration);
+    wait_for(state(rank).free, state(rank).reduce);
     return true;
   }
 

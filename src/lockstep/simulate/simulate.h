@@ -26,8 +26,10 @@ enum class TransferMode { async, link, block };
 std::string_view name(TransferMode mode);
 
 struct Costs {
-  // How long an action takes. Not asked for sends and receives. Unsharding and reductions run beside computing, one
-  // after the other; a stage's computing waits for its unsharding, the step for the rank's reductions.
+  // How long an action takes. Not asked for sends and receives. Unshardings run beside computing, one after the other,
+  // from where they stand in the list, and their stage's computing waits for them. So do reductions, from the beginning
+  // of the last action that adds to the stage's gradient on, and not to an end before its; the rank waits where they
+  // stand.
   std::function<double(const schedule::Action&)> duration;
   double transfer = 0;
   TransferMode mode = TransferMode::async;
