@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mapfile -t files < <(git ls-files -co --exclude-standard -- 'src/lockstep/base/*.cc' 'src/lockstep/mesh/*.cc' 'src/lockstep/trace/*.cc' \
-  'src/lockstep/collective/*.cc' 'src/lockstep/cost/*.cc' 'src/lockstep/schedule/*.cc' 'src/lockstep/spec/*.cc' 'src/lockstep/comm/*.cc' 'src/lockstep/launch/*.cc' 'src/lockstep/measure/*.cc' | grep -v _test.cc)
+  'src/lockstep/collective/*.cc' 'src/lockstep/cost/*.cc' 'src/lockstep/simulate/*.cc' 'src/lockstep/schedule/*.cc' 'src/lockstep/spec/*.cc' 'src/lockstep/comm/*.cc' 'src/lockstep/launch/*.cc' 'src/lockstep/measure/*.cc' | grep -v _test.cc)
 printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy-19 --quiet -p "$1" --warnings-as-errors='*'

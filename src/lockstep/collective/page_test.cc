@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "lockstep/base/drawn_page.h"
 #include "lockstep/collective/draw.h"
 
 namespace lockstep::collective {
@@ -17,12 +18,6 @@ using ::testing::HasSubstr;
 
 std::filesystem::path page() {
   return std::filesystem::path(__FILE__).parent_path() / "../../../docs/collectives.md";
-}
-
-std::string read(const std::filesystem::path& path) {
-  std::ostringstream content;
-  content << std::ifstream(path).rdbuf();
-  return content.str();
 }
 
 // "all_reduce ring 4 root 1 hosts 0 0 1 1"
@@ -40,27 +35,14 @@ Program asked_for(const std::string& words) {
   return make_program(parse_operation(operation), algorithm, shape);
 }
 
-// The page with each block after "<!-- draw ... -->" drawn anew; `drawn` gets the algorithms.
-std::string redrawn(const std::string& text, std::set<std::string>& drawn) {
-  const std::string kMark = "<!-- draw ", kMarkEnd = " -->\n```text\n", kBlockEnd = "```\n";
-  std::string result;
-  size_t at = 0;
-  for (size_t mark = text.find(kMark); mark != std::string::npos; mark = text.find(kMark, at)) {
-    const size_t words = mark + kMark.size(), words_end = text.find(kMarkEnd, words);
-    if (words_end == std::string::npos) break;
-    const size_t block = words_end + kMarkEnd.size();
-    const Program program = asked_for(text.substr(words, words_end - words));
-    drawn.insert(program.algorithm);
-    result += text.substr(at, block - at) + draw(program);
-    at = text.find(kBlockEnd, block);
-  }
-  return result + text.substr(at);
-}
-
 TEST(Page, ShowsWhatTheProgramsDo) {
-  const std::string before = read(page());
+  const std::string before = read_page(page());
   std::set<std::string> drawn;
-  const std::string after = redrawn(before, drawn);
+  const std::string after = redrawn(before, [&](const std::string& words) {
+    const Program program = asked_for(words);
+    drawn.insert(program.algorithm);
+    return draw(program);
+  });
   for (const Algorithm& algorithm : algorithms()) {
     EXPECT_EQ(drawn.count(std::string(algorithm.name)), 1U) << algorithm.name << " has no picture";
   }

@@ -10,6 +10,8 @@
 #include "lockstep/distributed/collectives.h"
 #include "lockstep/distributed/device.h"
 #include "lockstep/optim/clip.h"
+#include "lockstep/schedule/generators.h"
+#include "lockstep/schedule/validate.h"
 #include "lockstep/spec/microbatches.h"
 #include "lockstep/spec/names.h"
 
@@ -41,7 +43,7 @@ mesh::Range range_of(const spec::RunPlan& plan, const mesh::Mesh& mesh, int data
 
 schedule::Table checked_table(int64_t microbatches) {
   schedule::Table table = schedule::accumulation({.ranks = 1, .microbatches = static_cast<int>(microbatches)});
-  const auto problems = schedule::validate(table);
+  const auto problems = schedule::validate(table, {.whole_step = true});
   LOCKSTEP_CHECK(problems.empty(), problems.front().message());
   return table;
 }
