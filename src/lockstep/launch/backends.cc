@@ -29,6 +29,11 @@ std::unique_ptr<comm::ProcessGroup> join_in_process(const Place& place, const Wo
 }
 
 std::unique_ptr<comm::ProcessGroup> join_shared_memory(const Place& place, const WorldOptions& options) {
+  if (!place.meeting.empty()) {
+    comm::Meeting meeting{.name = place.meeting, .rank = place.rank, .ranks = place.world_size};
+    if (options.deadline) meeting.deadline = *options.deadline;
+    return comm::meet_on_host(meeting).group;
+  }
   if (place.descriptor < 0) {
     throw Unsupported(text("backend shared_memory connects processes that lockstep started, but these were started by ",
                            place.launcher, "; use lockstep launch --ranks N -- PROGRAM"));

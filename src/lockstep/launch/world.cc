@@ -1,5 +1,6 @@
 #include "lockstep/launch/world.h"
 
+#include <array>
 #include <charconv>
 #include <cstdlib>
 
@@ -35,14 +36,39 @@ struct Convention {
   const char* rank;
   const char* world_size;
   const char* local_rank;
-  const char* mpi;  // set where OpenMPI can find the other processes
+  const char* mpi;                 // set where OpenMPI can find the other processes
+  const char* ranks_on_host;       // how many of the ranks are on this host; null: not told
+  std::array<const char*, 4> job;  // together they are this job's alone, on this host
 };
 constexpr Convention kConventions[] = {
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_RANK"},
-    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMIX_RANK"},
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "PMIX_RANK"},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", nullptr},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_RANK", nullptr, {}},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMIX_RANK", nullptr, {}},
+    {"srun",
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_LOCALID",
+     "PMIX_RANK",
+     "SLURM_STEP_TASKS_PER_NODE",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {"torchrun",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     nullptr,
+     "LOCAL_WORLD_SIZE",
+     {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
 };
+
+// Of ranks that are all on this host.
+std::string meeting_of(const Convention& convention, int world_size) {
+  if (convention.ranks_on_host == nullptr || read_text(convention.ranks_on_host) != std::to_string(world_size))
+    return "";
+  std::string name;
+  for (const char* const variable : convention.job) {
+    if (variable != nullptr) name += text(variable, "=", read_text(variable).value_or(""), " ");
+  }
+  return name;
+}
 
 Place checked(const Place& place, const char* rank_variable, const char* world_size_variable) {
   if (place.world_size < 1 || place.rank >= place.world_size) {
@@ -57,6 +83,7 @@ const char* fitting_backend(const Place& place) {
   if (place.world_size == 1) return "in_process";
   const std::string_view no_mpi = comm::mpi_missing_because();
   if (place.has_mpi && no_mpi.empty()) return "mpi";
+  if (!place.meeting.empty()) return "shared_memory";
   throw Unsupported(text(place.launcher, " started ", place.world_size, " processes, but ",
                          place.has_mpi ? text("this build has no MPI to connect them (", no_mpi, ")")
                                        : "it does not tell MPI, the backend between processes that lockstep did not "
@@ -83,8 +110,9 @@ Place place_from_environment() {
     if (!rank || !world_size) continue;
     const int local_rank = read_number(convention.local_rank).value_or(0);
     const bool has_mpi = convention.mpi != nullptr && read_number(convention.mpi).has_value();
-    return checked({convention.launcher, *rank, *world_size, local_rank, -1, has_mpi}, convention.rank,
-                   convention.world_size);
+    return checked(
+        {convention.launcher, *rank, *world_size, local_rank, -1, has_mpi, meeting_of(convention, *world_size)},
+        convention.rank, convention.world_size);
   }
   return {};
 }

@@ -25,6 +25,7 @@ struct Place {
   int local_rank = 0;    // among the ranks of this host: picks the device
   int descriptor = -1;   // of the shared memory that our launcher made; -1: none
   bool has_mpi = false;  // the launcher tells OpenMPI where the others are
+  std::string meeting;   // by which ranks of another launcher, all on this host, find one another; empty: they cannot
 };
 
 // Reads lockstep's own variables first, then mpirun's, srun's and torchrun's.

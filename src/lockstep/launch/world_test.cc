@@ -75,6 +75,23 @@ TEST(World, ThatMpiCannotFindIsRefusedByName) {
   }
 }
 
+TEST(World, RanksOfOneHostMeetThere) {
+  Variables variables{{"RANK", "1"},
+                      {"WORLD_SIZE", "2"},
+                      {"LOCAL_RANK", "1"},
+                      {"MASTER_ADDR", "h"},
+                      {"TORCHELASTIC_RUN_ID", "job"},
+                      {"LOCAL_WORLD_SIZE", "2"}};
+  {
+    const Environment environment(variables);
+    EXPECT_THAT(place_from_environment().meeting,
+                AllOf(HasSubstr("MASTER_ADDR=h"), HasSubstr("TORCHELASTIC_RUN_ID=job")));
+  }
+  variables["LOCAL_WORLD_SIZE"] = "1";  // the other one is elsewhere
+  const Environment environment(variables);
+  EXPECT_EQ(place_from_environment().meeting, "");
+}
+
 TEST(World, OfMpirunIsMpi) {
   const Environment environment({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "1"}});
   EXPECT_TRUE(place_from_environment().has_mpi);

@@ -12,6 +12,7 @@
 #include "lockstep/comm/host/arena.h"
 #include "lockstep/comm/host/collectives.h"
 #include "lockstep/comm/host/messages.h"
+#include "lockstep/comm/host/watch.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep::comm::host {
@@ -35,6 +36,7 @@ class Rank {
   const std::shared_ptr<Arena> arena;
   const std::string_view backend;
   mutable FlightRecorder flight;
+  std::unique_ptr<Watch> watch;  // null: a launcher watches
 };
 
 // Joins a group for as long as it lives.

@@ -22,7 +22,7 @@ void SharedMemoryWorld::mark_lost(int rank, std::string_view reason) {
   host::mark_ended(*segment_, rank, host::RankState::lost, reason);
 }
 
-JoinedWorld join_shared_memory_world(int descriptor, int rank) {
+JoinedWorld join_shared_memory_world(int descriptor, int rank, bool watch) {
   const std::shared_ptr<host::Segment> segment = host::Segment::map(descriptor);
   if (rank < 0 || rank >= segment->world_size()) {
     throw InvalidArgument(text("rank = ", rank, ": the world has ", segment->world_size(), " ranks"));
@@ -33,7 +33,8 @@ JoinedWorld join_shared_memory_world(int descriptor, int rank) {
                                "; a rank joins once, and programs that it starts do not"));
   }
   auto self =
-      std::make_shared<const host::Rank>(segment, rank, std::make_shared<host::Arena>(segment, rank), "shared_memory");
+      std::make_shared<host::Rank>(segment, rank, std::make_shared<host::Arena>(segment, rank), "shared_memory");
+  if (watch) self->watch = std::make_unique<host::Watch>(segment, rank);
   return {host::HostGroup::world(std::move(self)), segment->control().launcher};
 }
 

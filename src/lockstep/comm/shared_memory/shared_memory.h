@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "lockstep/comm/process_group.h"
@@ -41,7 +42,19 @@ struct JoinedWorld {
 };
 
 // Makes this process rank `rank` of the world behind `descriptor`, which is closed.
+//   watch   notice by itself that other ranks' processes end, as no launcher of ours does
 //   throws  InvalidArgument when it is no such world or another process is that rank already
-JoinedWorld join_shared_memory_world(int descriptor, int rank);
+JoinedWorld join_shared_memory_world(int descriptor, int rank, bool watch = false);
+
+// Ranks of one host that another launcher started: rank 0 makes the world and hands it to the others, who find it by
+// the meeting's name.
+struct Meeting {
+  std::string name;  // the same for all ranks of the job, and for no other job on this host
+  int rank = 0, ranks = 1;
+  std::chrono::milliseconds deadline{600'000};  // for the others to come; also the groups' default
+};
+//   throws  DeadlineExceeded naming the ranks that did not come; InvalidArgument when a rank comes twice or another job
+//           meets under that name
+JoinedWorld meet_on_host(const Meeting& meeting);
 
 }  // namespace lockstep::comm
