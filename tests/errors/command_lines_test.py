@@ -121,7 +121,7 @@ def check_right_ones():
         assert 0 < summary["recorder_share"] < 0.01, summary
         metrics = [json.loads(x) for x in pathlib.Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
         assert [m["step"] for m in metrics] == [1, 2, 3, 4, 5]
-        assert set(metrics[0]) == {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_s", "skipped"}
+        assert set(metrics[0]) == {"step", "loss", "grad_norm", "lr", "tokens_per_s", "step_s", "skipped", "loss_scale"}
         assert json.loads(pathlib.Path(folder, "run", "summary.json").read_text()) == summary
         assert "205184 parameters" in pathlib.Path(folder, "run", "rank1.log").read_text(), "every rank has a log of its own"
         trace = json.loads(pathlib.Path(folder, "run", "trace.json").read_text())["traceEvents"]

@@ -136,9 +136,9 @@ class Parity(unittest.TestCase):
                 self.assert_trains_alike(folder, "load", model)
 
     def test_bf16_training_of_master_weights_is_pytorchs(self):
-        """Losses of 10 steps within 2e-2, which is what bf16 rounds otherwise in kernels that are fused otherwise.
+        """Losses of 10 steps within 5e-3: bf16 rounds otherwise in kernels that are fused otherwise.
 
-        The losses themselves fall by more than ten times that, and gradient norms agree within 5 %.
+        The losses themselves fall by 2, and gradient norms agree within 3 %.
         """
         for name, model in MODELS.items():
             with self.subTest(model=name):
@@ -151,9 +151,9 @@ class Parity(unittest.TestCase):
                 masters = weights_of(ours, "before/")
                 self.assertEqual({tensor.dtype for tensor in masters.values()}, {torch.float32})
                 losses, norms = reference.train(masters, tokens, targets, model, torch.bfloat16)
-                self.assertLess(losses[-1], losses[0] - 0.2)
-                self.assert_near(ours["losses"], losses, 2e-2)
-                self.assert_near(ours["norms"] / norms, torch.ones(10), 5e-2)
+                self.assertLess(losses[-1], losses[0] - 1)
+                self.assert_near(ours["losses"], losses, 5e-3)
+                self.assert_near(ours["norms"] / norms, torch.ones(10), 3e-2)
 
     def test_training_of_a_model_that_transformers_has_no_class_for(self):
         (self.folder / "config.json").write_text(json.dumps(dict(OURS, model_type="lockstep")))
