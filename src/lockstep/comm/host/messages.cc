@@ -186,7 +186,7 @@ bool Messages::send_fragments(Message& message, int peer) {
   Channel& channel = view_.channel(options_.what, view_.rank, peer);
   const int64_t bytes = message.place.call.bytes();
   const char* const data = static_cast<const char*>(message.call.input.data);
-  const bool fetched = message.place.call.reachable && bytes > kFragmentBytes;
+  const bool fetched = message.place.call.reachable && bytes > kFetchedBytes;
   bool all_put = message.last_fragment != 0 || (bytes > 0 && message.moved_bytes == bytes);
   while (!all_put) {
     const uint64_t put = channel.sender.fragments.load(std::memory_order_relaxed);
