@@ -186,7 +186,7 @@ TEST(LowPrecision, LoadedWeightsAreThoseOfTheMasters) {
   spec::RunPlan plan = low_plan(Precision::fp32);
   const auto loaded = build(plan, at::kCPU).masters;
   checkpoint::save_weights(folder, plan.model, loaded);
-  plan.train.seed = 99;  // other initial values
+  plan.train.seed = 99;   // other initial values
   plan.train.lr = 1e-60;  // 0 in fp32
   plan.train.weight_decay = 0;
   plan.model.weights = folder.string();
