@@ -25,6 +25,8 @@ inline constexpr int64_t kInlineBytes = 8192;             // a call up to this s
 inline constexpr int64_t kStagingBlockBytes = 256 << 10;  // two per rank and group, for memory that others cannot reach
 inline constexpr int64_t kFragmentBytes = 64 << 10;       // of a message
 inline constexpr int kFragments = 4;                      // in flight per channel
+// A longer message from memory that the receiver reaches is copied once, by the receiver.
+inline constexpr int64_t kFetchedBytes = 4096;
 
 // -- the world ------------------------------------------------------------------------------------------------------
 

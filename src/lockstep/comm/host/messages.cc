@@ -1,5 +1,7 @@
 #include "lockstep/comm/host/messages.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -100,13 +102,17 @@ std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline
 }
 
 void Messages::drive(States states, const Patience& patience) {
-  const double spin_s = states.empty() ? 0 : patience_here(view_, patience).spin_s;
-  if (spin_s > 0) {
-    const double until_s = now_s() + spin_s;
+  const Patience here = states.empty() ? Patience{} : patience_here(view_, patience);
+  if (here.spin_s > 0) {
+    const double until_s = now_s() + here.spin_s;
     do {
       if (drive_once(states)) return;
       relax_processor();
     } while (now_s() < until_s);
+  }
+  for (int i = 0; i < here.yields; ++i) {
+    if (drive_once(states)) return;
+    sched_yield();
   }
   Doorbell& bell = view_.mine().message_bell;
   while (true) {
@@ -184,7 +190,7 @@ bool Messages::send_fragments(Message& message, int peer) {
   Channel& channel = view_.channel(options_.what, view_.rank, peer);
   const int64_t bytes = message.place.call.bytes();
   const char* const data = static_cast<const char*>(message.call.input.data);
-  const bool fetched = message.place.call.reachable && bytes > kFragmentBytes;
+  const bool fetched = message.place.call.reachable && bytes > kFetchedBytes;
   bool all_put = message.last_fragment != 0 || (bytes > 0 && message.moved_bytes == bytes);
   while (!all_put) {
     const uint64_t put = channel.sender.fragments.load(std::memory_order_relaxed);
