@@ -1,8 +1,9 @@
 """How fast does lockstep train beside plain PyTorch? Alternates the two, prints medians, ratios and their spread.
 
-    .deps/python/bin/python benchmarks/training/compare.py [--rounds 5] [--steps 20] [--sizes tiny,small] [--json FILE]
+    .deps/python/bin/python benchmarks/training/compare.py [--rounds 5] [--steps 20] [--sizes tiny,small] [--cases ddp,tp] [--json FILE]
 
-Cases: one process; DDP on two ranks; DDP with four accumulated micro-batches. One thread per rank. In the same rounds two
+Cases: one process; DDP on two ranks; DDP with four accumulated micro-batches; tensor parallelism on two ranks, without and
+with sequence parallelism, beside DTensor's (both untied, with the loss over a split vocabulary). One thread per rank. In the same rounds two
 independent copies of the one-process run at once: their summed speed over one copy's is the ceiling of what two ranks
 could reach on this machine, and the parallel figures are also given as a share of it.
 """
@@ -22,13 +23,13 @@ SIZES = {
     "tiny": dict(layers=4, hidden=128, heads=4, sequence=128, batch=16),
     "small": dict(layers=6, hidden=384, heads=6, sequence=256, batch=8),
 }
-# name -> (ranks, micro-batches per rank)
-CASES = {"single": (1, 1), "ddp": (2, 1), "ddp-accumulate": (2, 4)}
+# name -> (layout, parts that a global batch is cut into)
+CASES = {"single": ("single", 1), "ddp": ("dp2", 2), "ddp-accumulate": ("dp2", 8), "tp": ("tp2", 1), "tp-sp": ("tp2-sp", 1)}
 
 
-def configuration(size, ranks, microbatches, steps, folder):
+def configuration(size, case, steps, folder):
     s = SIZES[size]
-    microbatch = s["batch"] // (ranks * microbatches)
+    microbatch = s["batch"] // CASES[case][1]
     return f"""
 [model]
 layers = {s["layers"]}
@@ -38,6 +39,7 @@ kv_heads = {s["heads"]}
 ffn_hidden = {4 * s["hidden"]}
 vocab = 256
 sequence = {s["sequence"]}
+tie_embeddings = {"false" if case.startswith("tp") else "true"}
 [data]
 format = "synthetic"
 [train]
@@ -55,10 +57,9 @@ validate_every = 0
 
 
 def start_ours(size, case, steps, folder):
-    ranks, microbatches = CASES[case]
     folder = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    (folder / "config.toml").write_text(configuration(size, ranks, microbatches, steps + 5, folder))
-    return subprocess.Popen([LOCKSTEP, "train", folder / "config.toml", "--ranks", str(ranks), "--json"], stdout=subprocess.PIPE,
+    (folder / "config.toml").write_text(configuration(size, case, steps + 5, folder))
+    return subprocess.Popen([LOCKSTEP, "train", folder / "config.toml", "--layout", CASES[case][0], "--json"], stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL)
 
 
@@ -84,16 +85,16 @@ def spread(values):
 def measure(size, args, folder):
     ours, theirs, ceiling = {case: [] for case in CASES}, {case: [] for case in CASES}, []
     for _ in range(args.rounds):
-        for case in CASES:
+        for case in args.cases:
             theirs[case].append(peer(size, case, args.steps))
             ours[case].append(finish_ours(start_ours(size, case, args.steps, folder)))
         copies = [start_ours(size, "single", args.steps, folder) for _ in range(2)]
         ceiling.append(sum(finish_ours(copy) for copy in copies) / ours["single"][-1])
     rows = []
-    for case in CASES:
+    for case in args.cases:
         ratios = [a / b for a, b in zip(ours[case], theirs[case])]
         row = dict(size=size, case=case, lockstep=statistics.median(ours[case]), pytorch=statistics.median(theirs[case]), ratio=ratios)
-        if CASES[case][0] == 2:
+        if case != "single":
             row["share_of_ceiling"] = [p / s / c for p, s, c in zip(ours[case], ours["single"], ceiling)]
             row["pytorch_share_of_ceiling"] = [p / s / c for p, s, c in zip(theirs[case], theirs["single"], ceiling)]
         rows.append(row)
@@ -105,8 +106,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--sizes", default="tiny,small")
+    parser.add_argument("--cases", default=",".join(CASES), help="single is always among them")
     parser.add_argument("--json")
     args = parser.parse_args()
+    args.cases = [case for case in CASES if case == "single" or case in args.cases.split(",")]
     everything = {}
     print(f"{'size':6} {'case':15} {'lockstep':>9} {'PyTorch':>9}  {'ratio (min..max)':20} {'share of ceiling':20} PyTorch's share")
     for size in args.sizes.split(","):

@@ -1,9 +1,10 @@
 """The peer of compare.py: plain PyTorch trains the same GPT on the same kind of batches and prints its median tokens/s.
 
-    python pytorch_peer.py --size tiny --strategy single|ddp|ddp-accumulate --steps 20
+    python pytorch_peer.py --size tiny --strategy single|ddp|ddp-accumulate|tp|tp-sp --steps 20
 
 Byte-level GPT, fp32, eager: learned positions, pre-LN blocks (fused qkv with bias, causal scaled_dot_product_attention,
 4x MLP with exact GELU), final LN, head tied to the token embedding, mean cross-entropy, fused AdamW(1e-3, decay 0.01).
+tp, tp-sp: separate query, key and value, an untied head, split over two ranks by torch.distributed.tensor.parallel.
 """
 
 import argparse
@@ -59,9 +60,70 @@ def build(size):
     return GPT()
 
 
+def build_split(size, sequence_parallel):
+    """The same with DTensor's tensor parallelism; with sequence_parallel activations between layers are split too."""
+    import torch.nn as nn
+    import torch.nn.functional as F
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel,
+                                                   parallelize_module)
+
+    class Split(nn.Module):
+        """Linears over one input, which is put together once."""
+
+        def __init__(self, hidden, outputs, count):
+            super().__init__()
+            self.linears = nn.ModuleList(nn.Linear(hidden, outputs) for _ in range(count))
+
+        def forward(self, x):
+            return [linear(x) for linear in self.linears]
+
+    class Block(nn.Module):
+        def __init__(self, hidden, heads):
+            super().__init__()
+            self.head_size = hidden // heads
+            self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+            self.qkv, self.projection = Split(hidden, hidden, 3), nn.Linear(hidden, hidden)
+            self.up, self.down = Split(hidden, 4 * hidden, 1), nn.Linear(4 * hidden, hidden)
+
+        def forward(self, x):
+            q, k, v = (part.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for part in self.qkv(self.norm1(x)))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.projection(y.transpose(1, 2).flatten(2))
+            return x + self.down(F.gelu(self.up(self.norm2(x))[0]))
+
+    class GPT(nn.Module):
+        def __init__(self):
+            super().__init__()
+            hidden = size["hidden"]
+            self.tokens, self.positions = nn.Embedding(VOCAB, hidden), nn.Embedding(size["sequence"], hidden)
+            self.blocks = nn.Sequential(*(Block(hidden, size["heads"]) for _ in range(size["layers"])))
+            self.norm, self.head = nn.LayerNorm(hidden), nn.Linear(hidden, VOCAB, bias=False)
+
+        def forward(self, tokens, positions):
+            return self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions(positions))))
+
+    between = Shard(1) if sequence_parallel else Replicate()
+    plan = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+            "head": ColwiseParallel(input_layouts=between, use_local_output=False)}
+    if sequence_parallel:
+        plan["norm"] = SequenceParallel()
+    for layer in range(size["layers"]):
+        block = f"blocks.{layer}"
+        for part in ("qkv", "up"):
+            plan[f"{block}.{part}"] = PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
+            for i in range(3 if part == "qkv" else 1):
+                plan[f"{block}.{part}.linears.{i}"] = ColwiseParallel()
+        for part in ("projection", "down"):
+            plan[f"{block}.{part}"] = RowwiseParallel(output_layouts=between)
+        if sequence_parallel:
+            plan.update({f"{block}.norm1": SequenceParallel(), f"{block}.norm2": SequenceParallel()})
+    return parallelize_module(GPT(), init_device_mesh("cpu", (2,)), plan)
+
+
 def worker(args):
     import contextlib
-    import gc
 
     import torch
     import torch.distributed as dist
@@ -72,6 +134,8 @@ def worker(args):
     size = SIZES[args.size]
     if args.world > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{args.port}", rank=args.rank, world_size=args.world)
+    if args.strategy.startswith("tp"):
+        return measure_split(args, size)
     model = build(size)
     wrapped, micro = model, ACCUMULATE if args.strategy == "ddp-accumulate" else 1
     if args.world > 1:
@@ -92,6 +156,36 @@ def worker(args):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
+    write_times(step, args)
+
+
+def measure_split(args, size):
+    import torch
+    import torch.nn.functional as F
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    sequence_parallel = args.strategy == "tp-sp"
+    model = build_split(size, sequence_parallel)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, foreach=False)
+    rows = torch.randint(0, VOCAB, (4, size["batch"], size["sequence"] + 1))
+    positions = torch.arange(size["sequence"])
+    if sequence_parallel:
+        positions = positions.chunk(args.world)[args.rank]
+
+    def step(i):
+        row = rows[i % len(rows)]
+        with loss_parallel():
+            logits = model(row[:, :-1].contiguous(), positions)
+            F.cross_entropy(logits.flatten(0, 1), row[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    write_times(step, args)
+
+
+def write_times(step, args):
+    import gc
+
     for i in range(WARMUP):
         step(i)
     gc.collect()
@@ -108,7 +202,7 @@ def worker(args):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, default="tiny")
-    parser.add_argument("--strategy", choices=("single", "ddp", "ddp-accumulate"), default="single")
+    parser.add_argument("--strategy", choices=("single", "ddp", "ddp-accumulate", "tp", "tp-sp"), default="single")
     parser.add_argument("--steps", type=int, default=20)
     for name, kind in (("rank", int), ("world", int), ("port", int), ("result", str)):
         parser.add_argument("--" + name, type=kind, help=argparse.SUPPRESS)
