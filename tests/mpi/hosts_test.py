@@ -41,6 +41,22 @@ def training_runs(folder):
     print(f"training on two hosts: {len(there)} losses within {worst:.1e} of one host's")
 
 
+def tensor_ranks_share_memory_inside(folder):
+    """With tensor ranks on one host only gradients cross the link; with tensor ranks across it, activations too."""
+    layout = ["--layout", "dp2-tp2", "--set", "train.precision=fp64"]
+    here = losses([], layout)
+    sent = []
+    for order in ("tp,cp,ep,dp,pp", "dp,cp,ep,tp,pp"):
+        before = hosts.sent_bytes(0)
+        there = losses(hosts.mpirun(folder, 2), [*layout, "--set", f"parallel.order={order}"])
+        sent.append(hosts.sent_bytes(0) - before)
+        worst = max(abs(a - b) / abs(a) for a, b in zip(here, there, strict=True))
+        assert worst < 1e-10, f"{order}: {there} on two hosts, {here} on one"
+    print(f"dp2-tp2 on two hosts: {sent[0] / 2**20:.2f} MiB over the link with tensor ranks inside, "
+          f"{sent[1] / 2**20:.2f} MiB with tensor ranks across")
+    assert sent[0] < sent[1], sent
+
+
 def all_reduce(folder, algorithm):
     """(median us, bytes that the first host sent beyond what an empty job does, those of the program)"""
 
@@ -77,6 +93,7 @@ def main():
         return
     with hosts.two_hosts("200mbit") as folder:
         training_runs(folder)
+        tensor_ranks_share_memory_inside(folder)
         all_reduces_send_what_they_say(folder)
 
 

@@ -24,6 +24,13 @@ bool is_between_ranks(Failure::Kind kind) {
          kind == Failure::Kind::protocol_mismatch;
 }
 
+// A rank has one recorder for each way of communicating that it uses.
+std::filesystem::path unused_file(const std::filesystem::path& folder, int rank) {
+  std::filesystem::path path = folder / text("flight.rank", rank, ".json");
+  for (int i = 2; std::filesystem::exists(path); ++i) path = folder / text("flight.rank", rank, ".", i, ".json");
+  return path;
+}
+
 }  // namespace
 
 void FlightRecorder::set_folder(std::string folder) {
@@ -62,7 +69,7 @@ void FlightRecorder::failed(const Failure& failure) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_between_ranks(failure.kind) || folder_.empty() || std::exchange(written_, true)) return;
     std::filesystem::create_directories(folder_);
-    const std::filesystem::path path = std::filesystem::path(folder_) / text("flight.rank", world_rank_, ".json");
+    const std::filesystem::path path = unused_file(folder_, world_rank_);
     std::ofstream file(path);
     file << to_json(failure) << std::endl;
     if (!file) log::error(text("cannot write the record of the last operations, ", path.string()));

@@ -55,7 +55,8 @@ std::unique_ptr<comm::ProcessGroup> join_mpi(const Place& place, const WorldOpti
         place.launcher == "none" ? "this one was started without it" : text("these were started by ", place.launcher),
         "; use mpirun -n N PROGRAM, or srun --mpi=pmix"));
   }
-  comm::MpiWorldOptions mpi{.expected_ranks = place.world_size};
+  // Who names a backend gets that one throughout.
+  comm::MpiWorldOptions mpi{.expected_ranks = place.world_size, .shared_memory_inside = options.backend.empty()};
   if (options.deadline) mpi.deadline = *options.deadline;
   return comm::join_mpi_world(mpi);
 }

@@ -4,11 +4,13 @@
 #include <cstring>
 #include <exception>
 #include <numeric>
+#include <random>
 
 #include "lockstep/base/units.h"
 #include "lockstep/comm/host/arena.h"
 #include "lockstep/comm/mpi/announcement.h"
 #include "lockstep/comm/mpi/mpi_world.h"
+#include "lockstep/comm/shared_memory/shared_memory.h"
 #include "lockstep/comm/validate.h"
 
 namespace lockstep::comm::mpi {
@@ -51,6 +53,29 @@ int Process::take_tags(const GroupIdentity& group) {
 void Process::return_tags(int tag) {
   const std::lock_guard lock(mutex_);
   groups_by_tag_.erase(tag);
+}
+
+void Process::meet_on_this_host(std::chrono::milliseconds deadline) {
+  std::random_device random;
+  const uint64_t own = uint64_t{random()} << 32 | random();
+  std::vector<uint64_t> numbers(static_cast<size_t>(session.size()));
+  session.all_gather(&own, numbers.data(), sizeof own);
+  const std::vector<int> here = peers.ranks_of_host(peers.host_of(session.rank()));
+  const auto place = std::ranges::find(here, session.rank()) - here.begin();
+  if (here.size() < 2 || session.size() > host::kMaxRanks) return;
+  in_memory = meet_on_host({.name = text("mpi-", numbers.front()),  // one job's: rank 0 drew it
+                            .rank = static_cast<int>(place),
+                            .ranks = static_cast<int>(here.size()),
+                            .world_rank = session.rank(),
+                            .world_size = session.size(),
+                            .deadline = deadline})
+                  .group;
+}
+
+bool Process::share_memory(std::span<const int32_t> world_ranks) const {
+  const int here = peers.host_of(session.rank());
+  return in_memory != nullptr && world_ranks.size() > 1 &&
+         std::ranges::all_of(world_ranks, [&](int32_t rank) { return peers.host_of(rank) == here; });
 }
 
 std::unique_ptr<ProcessGroup> MpiGroup::world(std::shared_ptr<Process> process, std::chrono::milliseconds deadline) {
@@ -137,6 +162,12 @@ std::unique_ptr<ProcessGroup> MpiGroup::split(std::span<const int> ranks, std::s
   if (identity.rank < 0) {
     throw InvalidArgument(text(listed, ": the caller, rank ", rank(), ", must be one of the ranks"));
   }
+  if (process_->share_memory(identity.world_ranks)) {
+    std::unique_ptr<ProcessGroup> group = process_->in_memory->split(identity.world_ranks, name);
+    group->set_default_deadline(default_deadline_);
+    group->set_recorder(recorder_);
+    return group;
+  }
   const uint64_t repeat = splits_[text(join(ranks), ":", name)]++;
   identity.key = hash_of(text(identity_.key, ":", join(identity.world_ranks), ":", name, ":", repeat));
   std::unique_ptr<MpiGroup> group(new MpiGroup(process_, std::move(identity)));
@@ -156,7 +187,13 @@ collective::Traffic MpiGroup::traffic() const {
   return collectives_.traffic();
 }
 
+void MpiGroup::set_flight_folder(std::string folder) {
+  if (process_->in_memory != nullptr) process_->in_memory->set_flight_folder(folder);
+  process_->flight.set_folder(std::move(folder));
+}
+
 Registered MpiGroup::allocate(int64_t bytes) {
+  if (process_->in_memory != nullptr) return process_->in_memory->allocate(bytes);
   host::check_memory(bytes);
   const auto size = static_cast<size_t>(round_up(std::max<int64_t>(bytes, 1), kAlignmentBytes));
   void* const memory = std::aligned_alloc(kAlignmentBytes, size);
@@ -181,6 +218,7 @@ std::unique_ptr<ProcessGroup> join_mpi_world(const MpiWorldOptions& options) {
                            " of them: start them with the mpirun of the MPI that lockstep was built with, or with an "
                            "srun that speaks PMIx (srun --mpi=pmix)"));
   }
+  if (options.shared_memory_inside && process->peers.hosts() > 1) process->meet_on_this_host(options.deadline);
   return mpi::MpiGroup::world(std::move(process), options.deadline);
 }
 

@@ -25,11 +25,17 @@ class Process {
   //   throws  Unsupported if another group would have the same
   int take_tags(const GroupIdentity& group);
   void return_tags(int tag);
+  // The ranks of this host meet in shared memory. Communicates: every rank makes it, with several hosts.
+  void meet_on_this_host(std::chrono::milliseconds deadline);
+  // Whether these ranks of the world have met.
+  bool share_memory(std::span<const int32_t> world_ranks) const;
 
   Session session;
   Peers peers;
   Board board;
   FlightRecorder flight;
+  // All ranks of the world, of which those of this host are there: for splitting groups of them. Null: none have met.
+  std::unique_ptr<ProcessGroup> in_memory;
 
  private:
   Termination termination_;
@@ -54,7 +60,7 @@ class MpiGroup final : public ProcessGroup {
   void run(const Call& call) override;
   Work submit(const Call& call) override;
   std::unique_ptr<ProcessGroup> split(std::span<const int> ranks, std::string_view name) override;
-  // Memory of this process: MPI needs no other.
+  // Memory of this process, which MPI can send; with shared memory inside of hosts, of that.
   Registered allocate(int64_t bytes) override;
   void check() const override { health_.look_and_check(); }
 
@@ -62,7 +68,7 @@ class MpiGroup final : public ProcessGroup {
   void set_rules(collective::RuleTable rules) override;
   collective::Traffic traffic() const override;
   void set_default_deadline(std::chrono::milliseconds deadline) override { default_deadline_ = deadline; }
-  void set_flight_folder(std::string folder) override { process_->flight.set_folder(std::move(folder)); }
+  void set_flight_folder(std::string folder) override;
   void set_recorder(trace::Recorder* recorder) override { recorder_ = recorder; }
   trace::Recorder* recorder() const override { return recorder_; }
 

@@ -2,10 +2,9 @@
 // PMIx.
 //
 // Every call begins with an announcement that each member sends to each other member: it is the fingerprint, and small
-// data travels in it. Larger data follows between those that have agreed, so a disagreement never moves a byte. All of
-// it is MPI's point-to-point messages, which a wait can give up at its deadline; MPI's own collectives and the making
-// of a communicator cannot. Reductions exchange slices and add each with comm::reduce, so the sums are the same bits as
-// those of the other backends: bf16 and f16 are rounded once, and the order of additions is the same tree.
+// data travels in it. Larger data follows between those that have agreed, so a disagreement never moves a byte. It
+// moves as a step program says, in MPI's point-to-point messages, which a wait can give up at its deadline. Programs
+// that round once (collective::Rounding) give the same bits as the other backends.
 #pragma once
 
 #include <chrono>
@@ -22,6 +21,10 @@ std::string_view mpi_missing_because();
 struct MpiWorldOptions {
   int expected_ranks = 0;                       // that the launcher started; 0: not known
   std::chrono::milliseconds deadline{600'000};  // the groups' default
+  // Where there are several hosts: groups of ranks of one host, split from the world, communicate over shared memory,
+  // and so do the parts of one job that stay inside a host. Up to 64 ranks in the world; more of them use MPI
+  // throughout.
+  bool shared_memory_inside = false;
 };
 
 // Initialises MPI, unless the program has, and joins the world of all its ranks. A member that ends well waits until

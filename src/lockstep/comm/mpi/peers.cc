@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <vector>
 
 #include "lockstep/base/text.h"
@@ -56,6 +57,18 @@ Peers::~Peers() {
   for (int rank = 0; rank < size_; ++rank) {
     if (peers_[rank].descriptor >= 0) close(peers_[rank].descriptor);
   }
+}
+
+int Peers::hosts() const {
+  return static_cast<int>(std::set<int>(host_of_rank_.begin(), host_of_rank_.end()).size());
+}
+
+std::vector<int> Peers::ranks_of_host(int host) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (host_of(rank) == host) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 bool Peers::ended(int rank) const {

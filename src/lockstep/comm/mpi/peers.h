@@ -30,6 +30,8 @@ class Peers {
   // Ranks of one host have one number: that of its first rank. A host is a kernel and a network: two name spaces of one
   // machine's network are two hosts, joined by whatever link joins them.
   int host_of(int rank) const { return host_of_rank_[static_cast<size_t>(rank)]; }
+  std::vector<int> ranks_of_host(int host) const;
+  int hosts() const;
 
  private:
   struct Peer {

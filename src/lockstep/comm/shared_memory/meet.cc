@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -96,7 +97,7 @@ int receive_descriptor(const Socket& from) {
 
 // Rank 0: gives the memory to each other rank, once.
 int invite(const Meeting& meeting) {
-  const SharedMemoryWorld world({.ranks = meeting.ranks, .deadline = meeting.deadline});
+  const SharedMemoryWorld world({.ranks = std::max(meeting.ranks, meeting.world_size), .deadline = meeting.deadline});
   const Address address = address_of(meeting);
   const Socket listening = make_socket();
   if (bind(listening.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.length) != 0 ||
@@ -146,7 +147,8 @@ int accept_invitation(const Meeting& meeting) {
 
 JoinedWorld meet_on_host(const Meeting& meeting) {
   const int descriptor = meeting.rank == 0 ? invite(meeting) : accept_invitation(meeting);
-  return join_shared_memory_world(descriptor, meeting.rank, /*watch=*/true);
+  return join_shared_memory_world(descriptor, meeting.world_size > 0 ? meeting.world_rank : meeting.rank,
+                                  /*watch=*/true);
 }
 
 }  // namespace lockstep::comm

@@ -49,8 +49,10 @@ JoinedWorld join_shared_memory_world(int descriptor, int rank, bool watch = fals
 // Ranks of one host that another launcher started: rank 0 makes the world and hands it to the others, who find it by
 // the meeting's name.
 struct Meeting {
-  std::string name;  // the same for all ranks of the job, and for no other job on this host
-  int rank = 0, ranks = 1;
+  std::string name;         // the same for all ranks of the job, and for no other job on this host
+  int rank = 0, ranks = 1;  // of those who meet
+  // Where they are some of a larger world, with others on other hosts: their place in it. 0: they are the world.
+  int world_rank = 0, world_size = 0;
   std::chrono::milliseconds deadline{600'000};  // for the others to come; also the groups' default
 };
 //   throws  DeadlineExceeded naming the ranks that did not come; InvalidArgument when a rank comes twice or another job
