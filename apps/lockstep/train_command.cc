@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/flight_recorder.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/distributed/init.h"
 #include "lockstep/launch/launch.h"
