@@ -5,9 +5,12 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "lockstep/checkpoint/weights.h"
 #include "lockstep/comm/in_process/in_process.h"
+#include "lockstep/distributed/collectives.h"
+#include "lockstep/nn/live_bytes.h"
 #include "lockstep/optim/clip.h"
 #include "lockstep/parallel/tensor/linear.h"
 #include "lockstep/spec/layout.h"
@@ -122,6 +125,10 @@ TEST(TensorLayouts, WithoutOverlapAndInAnotherOrderOfAxes) {
   plan.parallel.overlap = false;
   plan.parallel.order = mesh::parse_order("dp,tp,cp,ep,pp");
   expect_equals_plain_loop(plan, {"dp2-tp2", "dp2-tp2-sp"});
+}
+
+TEST(TensorLayouts, WithRecomputedLayers) {
+  expect_equals_plain_loop(gpt_plan(), {"tp2-recompute_full", "tp2-sp-recompute_full", "tp2-sp-recompute_selective"});
 }
 
 // --- the same start
@@ -266,6 +273,44 @@ TEST(TensorLayouts, ExchangeTwiceALayerForwardAndTwiceBackward) {
       EXPECT_EQ(count(events, {"gradient norm"}), 1);
       world.set_recorder(nullptr);
     });
+  }
+}
+
+// Bytes that the blocks keep for backward, over all ranks.
+double kept_by_blocks(const std::string& layout) {
+  const spec::RunPlan plan = spec::apply(spec::parse_layout(layout), gpt_plan());
+  const int ranks = static_cast<int>(plan.parallel.tensor);
+  int64_t kept = 0;
+  comm::run_ranks(ranks, {}, [&](comm::ProcessGroup& world) {
+    at::set_num_threads(1);
+    const auto list = spec::parameters(plan.model);
+    const auto places = spec::place_on_rank(list, plan, spec::make_mesh(plan.parallel, ranks), world.rank());
+    const nn::Transformer model(plan.model, nn::create_parameters(list, places, 1));
+    parallel::TensorParallel tensor_parallel(plan, world);
+    const nn::Context context{tensor_parallel.seams(), {}, {}};
+    const Tensor in = model.embed(at::zeros({2, plan.model.sequence}, at::kLong), context);
+    std::optional<nn::LiveBytes> bytes;  // of the process: rank 0 counts for all, while nobody computes
+    barrier(world);
+    if (world.rank() == 0) bytes.emplace();
+    barrier(world);
+    const Tensor out = model.blocks({0, plan.model.layers}, in, context);
+    barrier(world);
+    if (bytes) kept = bytes->now();
+    barrier(world);
+  });
+  return static_cast<double>(kept);
+}
+
+// Together tensor ranks keep what one process keeps, if they split the sequence as well; gathered inputs are not kept.
+TEST(TensorLayouts, ActivationsAreKeptOnceWithSequenceParallelism) {
+  const double single = kept_by_blocks("single");
+  for (const char* ranks : {"2", "3", "4"}) {
+    const double tensor = kept_by_blocks(std::string("tp") + ranks) / single;
+    const double sequence = kept_by_blocks(std::string("tp") + ranks + "-sp") / single;
+    EXPECT_NEAR(sequence, 1, 1e-3) << ranks << " ranks";
+    EXPECT_GT(tensor, 1.2) << ranks << " ranks";
+    RecordProperty(std::string("tp") + ranks, std::to_string(tensor));
+    RecordProperty(std::string("tp_sp") + ranks, std::to_string(sequence));
   }
 }
 
