@@ -85,7 +85,8 @@ class Schedule(unittest.TestCase):
         both_first = self.folder / "both_first.csv"
         both_first.write_text("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n")
         self.assertTrue(document("--from", both_first)["valid"])
-        self.assertIn("(blocking sends)", document("--from", both_first, "--blocking", code=1)["problems"][0])
+        for waiting in (["--blocking"], ["--transfer-mode", "block"]):
+            self.assertIn("(blocking sends)", document("--from", both_first, *waiting, code=1)["problems"][0])
 
     def test_lists_print_a_table(self):
         several = document("--kind", "gpipe,1f1b", "--stages", 4, "--microbatches", "4,8")["schedules"]

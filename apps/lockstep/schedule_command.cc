@@ -87,10 +87,8 @@ void simulate_into(ScheduleReport& report, const ScheduleOptions& options) {
       refuse("--recompute", options.recompute, "can be added only to a table without sends and receives");
     report.table = schedule::add_recompute(report.table);
   }
-  if ((options.blocking || report.mode == simulate::TransferMode::block) && !has_communication) {
-    report.table = schedule::add_communication(report.table);
-  }
-  if (options.blocking) {
+  if (options.blocking || report.mode == simulate::TransferMode::block) {
+    if (!has_communication) report.table = schedule::add_communication(report.table);
     report.rules.sends = schedule::Sends::blocking;
     report.problems = schedule::validate(report.table, report.rules);
     if (!report.problems.empty()) return;

@@ -17,6 +17,15 @@ bool is_beside(const Span& span) {
   return span.action.kind == Kind::unshard || span.action.kind == Kind::reduce_gradient;
 }
 
+// Who was waited for: behind a message that takes no time, its producer.
+int behind_messages(const Simulation& simulation, int index) {
+  while (index >= 0 && schedule::is_communication(at(simulation, index).action.kind) &&
+         at(simulation, index).duration() == 0) {
+    index = at(simulation, index).cause;
+  }
+  return index;
+}
+
 }  // namespace
 
 Bubbles bubbles(const Simulation& simulation) {
@@ -63,7 +72,9 @@ std::vector<Gap> gaps(const Simulation& simulation) {
     for (const int index : simulation.list_of_rank[static_cast<size_t>(rank)]) {
       const Span& span = at(simulation, index);
       if (is_beside(span)) continue;
-      if (span.begin > free) result.push_back({rank, free, span.begin, index, span.cause});
+      if (span.begin > free) {
+        result.push_back({rank, free, span.begin, index, behind_messages(simulation, span.cause)});
+      }
       free = std::max(free, span.end);
     }
     if (free < simulation.makespan) result.push_back({rank, free, simulation.makespan, -1, -1});

@@ -25,7 +25,8 @@ Bubbles bubbles(const Simulation& simulation);
 std::vector<int> critical_path(const Simulation& simulation);
 
 // A time in which a rank stood still before the action `until` of its list, and for whom it waited: the span that ended
-// last of what the action needed, a message or computing; -1 at the end of a list, which waits for nobody.
+// last of what the action needed, computing or a message that took time; -1 at the end of a list, which waits for
+// nobody.
 struct Gap {
   int rank = 0;
   double begin = 0, end = 0;

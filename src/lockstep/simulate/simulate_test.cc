@@ -135,9 +135,11 @@ TEST(Gaps, SayWhomARankWaitedFor) {
   const Simulation simulation = simulate(schedule::make_table("1f1b", {2, 2}), costs());
   std::vector<std::string> lines;
   for (const Gap& gap : gaps(simulation)) {
-    lines.push_back(text(gap.rank, ": ", gap.begin, "..", gap.end, " ", rank_waited_for(simulation, gap)));
+    const std::string awaited = gap.waited_for < 0 ? "" : words(simulation, {gap.waited_for}).front();
+    lines.push_back(
+        text(gap.rank, ": ", gap.begin, "..", gap.end, " ", rank_waited_for(simulation, gap), " ", awaited));
   }
-  EXPECT_THAT(lines, ElementsAre("0: 2..4 1", "0: 6..7 1", "1: 0..1 0", "1: 7..9 -1"));
+  EXPECT_THAT(lines, ElementsAre("0: 2..4 1 1B0", "0: 6..7 1 1B1", "1: 0..1 0 0F0", "1: 7..9 -1 "));
 }
 
 TEST(Events, AreWhatARecorderWrites) {
