@@ -1,8 +1,9 @@
 """How fast does lockstep train beside plain PyTorch? Alternates the two, prints medians, ratios and their spread.
 
-    .deps/python/bin/python benchmarks/training/compare.py [--rounds 5] [--steps 20] [--sizes tiny,small] [--json FILE]
+    .deps/python/bin/python benchmarks/training/compare.py [--rounds 5] [--steps 20] [--sizes tiny,small] [--cases all] [--json FILE]
 
-Cases: one process; DDP on two ranks; DDP with four accumulated micro-batches. One thread per rank. In the same rounds two
+Cases: one process; DDP on two ranks; DDP with four accumulated micro-batches; and on two ranks zero1 beside DDP with
+ZeroRedundancyOptimizer, zero2 beside FSDP2 that keeps parameters after forward, zero3 beside FSDP2. One thread per rank. In the same rounds two
 independent copies of the one-process run at once: their summed speed over one copy's is the ceiling of what two ranks
 could reach on this machine, and the parallel figures are also given as a share of it.
 """
@@ -22,12 +23,13 @@ SIZES = {
     "tiny": dict(layers=4, hidden=128, heads=4, sequence=128, batch=16),
     "small": dict(layers=6, hidden=384, heads=6, sequence=256, batch=8),
 }
-# name -> (ranks, micro-batches per rank)
-CASES = {"single": (1, 1), "ddp": (2, 1), "ddp-accumulate": (2, 4)}
+# name -> (ranks, micro-batches per rank, parallel.zero)
+CASES = {"single": (1, 1, 0), "ddp": (2, 1, 0), "ddp-accumulate": (2, 4, 0), "zero1": (2, 1, 1), "zero2": (2, 1, 2), "zero3": (2, 1, 3)}
 
 
-def configuration(size, ranks, microbatches, steps, folder):
+def configuration(size, case, steps, folder):
     s = SIZES[size]
+    ranks, microbatches, zero = CASES[case]
     microbatch = s["batch"] // (ranks * microbatches)
     return f"""
 [model]
@@ -48,6 +50,8 @@ lr = 1e-3
 decay = "none"
 weight_decay = 0.01
 clip_norm = 0.0
+[parallel]
+zero = {zero}
 [run]
 directory = "{folder}/run"
 validate_every = 0
@@ -55,9 +59,9 @@ validate_every = 0
 
 
 def start_ours(size, case, steps, folder):
-    ranks, microbatches = CASES[case]
+    ranks = CASES[case][0]
     folder = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    (folder / "config.toml").write_text(configuration(size, ranks, microbatches, steps + 5, folder))
+    (folder / "config.toml").write_text(configuration(size, case, steps + 5, folder))
     return subprocess.Popen([LOCKSTEP, "train", folder / "config.toml", "--ranks", str(ranks), "--json"], stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL)
 
@@ -82,15 +86,16 @@ def spread(values):
 
 
 def measure(size, args, folder):
-    ours, theirs, ceiling = {case: [] for case in CASES}, {case: [] for case in CASES}, []
+    cases = list(CASES) if args.cases == "all" else ["single", *(case for case in args.cases.split(",") if case != "single")]
+    ours, theirs, ceiling = {case: [] for case in cases}, {case: [] for case in cases}, []
     for _ in range(args.rounds):
-        for case in CASES:
+        for case in cases:
             theirs[case].append(peer(size, case, args.steps))
             ours[case].append(finish_ours(start_ours(size, case, args.steps, folder)))
         copies = [start_ours(size, "single", args.steps, folder) for _ in range(2)]
         ceiling.append(sum(finish_ours(copy) for copy in copies) / ours["single"][-1])
     rows = []
-    for case in CASES:
+    for case in cases:
         ratios = [a / b for a, b in zip(ours[case], theirs[case])]
         row = dict(size=size, case=case, lockstep=statistics.median(ours[case]), pytorch=statistics.median(theirs[case]), ratio=ratios)
         if CASES[case][0] == 2:
@@ -105,6 +110,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--sizes", default="tiny,small")
+    parser.add_argument("--cases", default="all", help="comma-separated; one process is always among them")
     parser.add_argument("--json")
     args = parser.parse_args()
     everything = {}
