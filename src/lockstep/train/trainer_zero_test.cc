@@ -137,8 +137,9 @@ TEST(TrainerZero, SharesWhatTensorRanksHold) {
 // Losses that are infinite on one rank in one step.
 class InfiniteOnce final : public nn::LossSeam {
  public:
-  at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const nn::Site& site) override {
-    return local_.embed(tokens_BS, table_VH, site);
+  at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const at::Tensor& positions_SH,
+                   const nn::Site& site) override {
+    return local_.embed(tokens_BS, table_VH, positions_SH, site);
   }
   at::Tensor token_losses(const at::Tensor& hidden_BSH, const at::Tensor& head_VH, const at::Tensor& targets_BS,
                           const nn::Site& site) override {
@@ -266,8 +267,9 @@ TEST(TrainerZeroFault, AMissedGatherIsNamed) {
 class MeanOfMeans final : public nn::LossSeam {
  public:
   explicit MeanOfMeans(double share) : share_(share) {}
-  at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const nn::Site& site) override {
-    return local_.embed(tokens_BS, table_VH, site);
+  at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const at::Tensor& positions_SH,
+                   const nn::Site& site) override {
+    return local_.embed(tokens_BS, table_VH, positions_SH, site);
   }
   at::Tensor token_losses(const at::Tensor& hidden_BSH, const at::Tensor& head_VH, const at::Tensor& targets_BS,
                           const nn::Site& site) override {
