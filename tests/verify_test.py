@@ -11,6 +11,8 @@ import sys
 
 LOCKSTEP = sys.argv[1]
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
+SHARDED = ("zero1,zero2,zero3,dp2-zero1,dp2-zero2,dp2-zero3,dp3-zero1,dp3-zero2,dp3-zero3,dp4-zero1,dp4-zero2,dp4-zero3,"
+           "dp2-zero1-acc4,dp2-zero2-acc4,dp2-zero3-acc2,dp4-zero2g2,dp4-zero3g2,dp4-zero3g2-acc2")
 LAYOUTS = "single,dp2,dp3,dp4,dp2-acc4,fixed_tree,dp2-fixed_tree,dp4-fixed_tree"
 TENSOR_LAYOUTS = "tp2,tp4,dp2-tp2,tp2-sp,tp4-sp,dp2-tp2-sp,dp2-tp2-acc2,dp3-tp2"
 
@@ -49,6 +51,25 @@ if __name__ == "__main__":
             assert {**before, "name": row["name"]} == row, (before, row)
             assert row["bitwise"] or "fixed_tree" not in row["name"], row
     print("recomputation with dropout: no bit changed")
+    more_ways = (("verify.toml", "in_process", SHARDED, ()),
+                 ("verify_llama.toml", "in_process", SHARDED, ()),
+                 ("verify.toml", "in_process", SHARDED, ("--set", "model.tie_embeddings=false")),
+                 ("verify_llama.toml", "in_process", SHARDED, ("--set", "model.tie_embeddings=true")),
+                 ("verify.toml", "in_process", "tp2-zero3,dp2-tp2-zero1,dp2-tp2-zero2,dp2-tp2-zero3,dp2-tp2-sp-zero1,dp2-tp2-sp-zero3", ()),
+                 ("verify_llama.toml", "in_process", "dp2-tp2-sp-zero2,dp2-tp2-sp-zero3,dp2-tp4-zero3,dp2-tp2-zero3g1", ()),
+                 ("verify.toml", "shared_memory", "dp2-zero1,dp3-zero2,dp4-zero3,dp4-zero3g2-acc2", ()),
+                 ("verify.toml", "in_process", "dp2-zero2,dp3-zero3,dp2-zero3-acc4,dp4-zero3g2-acc2",
+                  ("--set", 'parallel.gradient_reduction="immediate"')),
+                 ("verify_llama.toml", "in_process", "dp2-zero3,dp3-zero3,dp2-zero3-acc4",
+                  ("--set", 'parallel.gather="stage"', "--set", "parallel.overlap=false")))
+    for config, backend, layouts, settings in more_ways:
+        code, rows = verify(config, layouts, "--backend", backend, *settings)
+        assert code == 0 and len(rows) == len(layouts.split(",")), rows
+        for row in rows:
+            errors = [row[key] for key in ("max_rel_loss", "max_rel_grad", "rel_norm", "max_rel_param", "max_rel_state")]
+            assert row["pass"] and max(errors) <= 1e-10, row
+        print(f"{config} {backend} sharded {' '.join(settings)}: worst gradient {max(row['max_rel_grad'] for row in rows):.1e}, "
+              f"worst weight {max(row['max_rel_param'] for row in rows):.1e}")
     for precision_and_more in (("--precision", "fp32"), ("--set", "model.dropout=0.1"), ("--set", 'train.optimizer="sgd"')):
         code, rows = verify("verify.toml", "dp2,dp4-fixed_tree,dp2-tp2-sp", *precision_and_more)
         assert code == 0, rows

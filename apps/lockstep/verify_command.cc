@@ -106,6 +106,7 @@ train::Comparison worst_of(const train::RunRecord& reference, const std::vector<
   for (const train::RunRecord& rank : ranks) {
     const train::Comparison c = compare(reference, rank);
     if (!(c.max_rel_grad <= worst.max_rel_grad)) worst.worst_parameter = c.worst_parameter;
+    if (!(c.max_rel_param <= worst.max_rel_param)) worst.worst_weight = c.worst_weight;
     worst.max_rel_loss = std::max(worst.max_rel_loss, c.max_rel_loss);
     worst.max_rel_grad = std::max(worst.max_rel_grad, c.max_rel_grad);
     worst.first_rel_grad = std::max(worst.first_rel_grad, c.first_rel_grad);
@@ -147,6 +148,7 @@ void print(const std::vector<Verdict>& verdicts, bool as_json) {
                     {"max_rel_state", c.max_rel_state},
                     {"rel_norm", c.rel_norm},
                     {"worst_parameter", c.worst_parameter},
+                    {"worst_weight", c.worst_weight},
                     {"bitwise", c.bitwise},
                     {"pass", pass}});
   }

@@ -3,7 +3,8 @@
     .deps/python/bin/python benchmarks/training/compare.py [--rounds 5] [--steps 20] [--sizes tiny,small] [--cases ddp,tp] [--json FILE]
 
 Cases: one process; DDP on two ranks; DDP with four accumulated micro-batches; tensor parallelism on two ranks, without and
-with sequence parallelism, beside DTensor's (both untied, with the loss over a split vocabulary). One thread per rank. In the same rounds two
+with sequence parallelism, beside DTensor's (both untied, with the loss over a split vocabulary); on two ranks zero1 beside DDP with
+ZeroRedundancyOptimizer, zero2 beside FSDP2 that keeps parameters after forward, zero3 beside FSDP2. One thread per rank. In the same rounds two
 independent copies of the one-process run at once: their summed speed over one copy's is the ceiling of what two ranks
 could reach on this machine, and the parallel figures are also given as a share of it.
 """
@@ -24,7 +25,8 @@ SIZES = {
     "small": dict(layers=6, hidden=384, heads=6, sequence=256, batch=8),
 }
 # name -> (layout, parts that a global batch is cut into)
-CASES = {"single": ("single", 1), "ddp": ("dp2", 2), "ddp-accumulate": ("dp2", 8), "tp": ("tp2", 1), "tp-sp": ("tp2-sp", 1)}
+CASES = {"single": ("single", 1), "ddp": ("dp2", 2), "ddp-accumulate": ("dp2", 8), "tp": ("tp2", 1), "tp-sp": ("tp2-sp", 1),
+         "zero1": ("dp2-zero1", 2), "zero2": ("dp2-zero2", 2), "zero3": ("dp2-zero3", 2)}
 
 
 def configuration(size, case, steps, folder):
@@ -50,6 +52,8 @@ lr = 1e-3
 decay = "none"
 weight_decay = 0.01
 clip_norm = 0.0
+[parallel]
+zero = {zero}
 [run]
 directory = "{folder}/run"
 validate_every = 0
@@ -83,7 +87,7 @@ def spread(values):
 
 
 def measure(size, args, folder):
-    ours, theirs, ceiling = {case: [] for case in CASES}, {case: [] for case in CASES}, []
+    ours, theirs, ceiling = {case: [] for case in args.cases}, {case: [] for case in args.cases}, []
     for _ in range(args.rounds):
         for case in args.cases:
             theirs[case].append(peer(size, case, args.steps))

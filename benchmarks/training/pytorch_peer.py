@@ -1,10 +1,11 @@
 """The peer of compare.py: plain PyTorch trains the same GPT on the same kind of batches and prints its median tokens/s.
 
-    python pytorch_peer.py --size tiny --strategy single|ddp|ddp-accumulate|tp|tp-sp --steps 20
+    python pytorch_peer.py --size tiny --strategy single|ddp|ddp-accumulate|tp|tp-sp|zero1|zero2|zero3 --steps 20
 
 Byte-level GPT, fp32, eager: learned positions, pre-LN blocks (fused qkv with bias, causal scaled_dot_product_attention,
 4x MLP with exact GELU), final LN, head tied to the token embedding, mean cross-entropy, fused AdamW(1e-3, decay 0.01).
 tp, tp-sp: separate query, key and value, an untied head, split over two ranks by torch.distributed.tensor.parallel.
+zero1: DDP with ZeroRedundancyOptimizer; zero2 and zero3: FSDP2 by blocks, without and with freeing after forward.
 """
 
 import argparse
@@ -138,9 +139,21 @@ def worker(args):
         return measure_split(args, size)
     model = build(size)
     wrapped, micro = model, ACCUMULATE if args.strategy == "ddp-accumulate" else 1
-    if args.world > 1:
+    if args.strategy in ("zero2", "zero3"):
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = dist.init_device_mesh("cpu", (args.world,))
+        for part in (*model.blocks, model):
+            fully_shard(part, mesh=mesh, reshard_after_forward=args.strategy == "zero3")
+    elif args.world > 1:
         wrapped = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=micro == 1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    settings = dict(lr=1e-3, weight_decay=0.01, fused=True)
+    if args.strategy == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, **settings)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), **settings)
     rows = torch.randint(0, VOCAB, (4, size["batch"], size["sequence"] + 1))
     batches = [
         [(m[:, :-1].contiguous(), m[:, 1:].contiguous()) for m in batch.chunk(args.world)[args.rank].chunk(micro)] for batch in rows
@@ -202,7 +215,7 @@ def write_times(step, args):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, default="tiny")
-    parser.add_argument("--strategy", choices=("single", "ddp", "ddp-accumulate", "tp", "tp-sp"), default="single")
+    parser.add_argument("--strategy", choices=("single", "ddp", "ddp-accumulate", "tp", "tp-sp", "zero1", "zero2", "zero3"), default="single")
     parser.add_argument("--steps", type=int, default=20)
     for name, kind in (("rank", int), ("world", int), ("port", int), ("result", str)):
         parser.add_argument("--" + name, type=kind, help=argparse.SUPPRESS)

@@ -39,7 +39,7 @@ CASES = [
     (["verify", CONFIG, "--precision", "fp8"], 2, "error: --precision: fp8 not in {fp64,fp32,bf16,fp16}; see lockstep verify --help"),
     (["verify", CONFIG, "--backend", "nccl"], 2, "error: --backend: nccl not in {in_process,shared_memory,mpi}; see lockstep verify --help"),
     (["verify", CONFIG, "--layouts", ""], 2, "error: --layouts = : must name at least one layout (nearest: single)"),
-    (["verify", CONFIG, "--layouts", "single,zero3"], 2, 'error: layout = "zero3": zero3 is not supported by this version'),
+    (["verify", CONFIG, "--layouts", "single,cp2"], 2, 'error: layout = "cp2": cp2 is not supported by this version'),
     (["launch", "--ranks", "2"], 2, "error: program is required; see lockstep launch --help"),
     (["launch", "--ranks", "2", "--", "/nowhere"], 127, "cannot start /nowhere: No such file or directory"),
     (["launch", "--ranks", "2000", "--", "true"], 2, f"error: --ranks: Value 2000 {RANGE} launch --help"),

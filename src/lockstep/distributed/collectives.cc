@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "lockstep/distributed/memory.h"
+
 namespace lockstep {
 namespace {
 
@@ -344,7 +346,9 @@ at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType type, comm::Pr
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
   const auto memory = group.allocate(count * static_cast<int64_t>(at::elementSize(type)));
-  return at::from_blob(memory.data(), sizes, [kept = memory.memory](void*) {}, at::TensorOptions().dtype(type));
+  add_registered_memory(memory.bytes);
+  const auto release = [kept = memory.memory, bytes = memory.bytes](void*) { add_registered_memory(-bytes); };
+  return at::from_blob(memory.data(), sizes, release, at::TensorOptions().dtype(type));
 }
 
 }  // namespace lockstep

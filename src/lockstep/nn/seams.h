@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -95,6 +96,18 @@ class DropoutSeam {
   // x_BSH with elements zeroed with probability p and the rest divided by 1 - p; 0 < p < 1. The mask depends on seed,
   // step, site and the element's global place (sample, position, feature).
   virtual at::Tensor dropout(const at::Tensor& x_BSH, double p, const Site& site) = 0;
+};
+
+// Stands around whole parts of the model: what must happen before a part is used and after, in forward and backward.
+// A call may bring none.
+class PartSeam {
+ public:
+  virtual ~PartSeam() = default;
+
+  // forward(input), the part's output. `part` is the name of a spec::ModelPart; its parameters are read in `forward`
+  // alone. `input` is what gradients are passed on to, if it requires any.
+  virtual at::Tensor run(std::string_view part, const at::Tensor& input,
+                         const std::function<at::Tensor(const at::Tensor&)>& forward) = 0;
 };
 
 // One of each, not owned.

@@ -106,6 +106,10 @@ Tensor Transformer::dropout(const Tensor& x_BSH, const Context& context, const S
 }
 
 Tensor Transformer::embed(const Tensor& tokens_BS, const Context& context) const {
+  return context.around("embed", tokens_BS, [&](const Tensor& tokens) { return embed_tokens(tokens, context); });
+}
+
+Tensor Transformer::embed_tokens(const Tensor& tokens_BS, const Context& context) const {
   const auto site = [&](std::string_view name) { return Site{-1, context.microbatch, name}; };
   Tensor positions_SH;
   if (model_.position == spec::Position::learned) {
@@ -117,6 +121,11 @@ Tensor Transformer::embed(const Tensor& tokens_BS, const Context& context) const
 }
 
 Tensor Transformer::block(int64_t layer, const Tensor& hidden_BSH, const Context& context) const {
+  return context.around(text("layers.", layer), hidden_BSH,
+                        [&](const Tensor& hidden) { return run_block(layer, hidden, context); });
+}
+
+Tensor Transformer::run_block(int64_t layer, const Tensor& hidden_BSH, const Context& context) const {
   const Layer& weights = layers_.at(static_cast<size_t>(layer));
   const auto site = [&](std::string_view name) { return Site{static_cast<int>(layer), context.microbatch, name}; };
   const Tensor attended_BSH = attention(weights, normalise(hidden_BSH, weights.attention_norm), context, site);
@@ -164,12 +173,18 @@ Tensor Transformer::blocks(mesh::Range layers, const Tensor& hidden_BSH, const C
   for (const auto& [part, recomputed] : spec::recompute_segments(context.recomputation.mode, layers)) {
     // The context by value: the function runs again when this call is long over.
     const SegmentFunction segment = [this, part, context](const std::vector<Tensor>& in) {
+      if (part.size == 1) return std::vector{run_block(part.offset, in.front(), context)};
       Tensor out_BSH = in.front();
       for (int64_t i = 0; i < part.size; ++i) out_BSH = block(part.offset + i, out_BSH, context);
       return std::vector{out_BSH};
     };
-    result_BSH = recomputed ? recompute(segment, {result_BSH}, context.recomputation.begin_rerun).front()
-                            : segment({result_BSH}).front();
+    const auto run_segment = [&](const Tensor& in_BSH) {
+      return recomputed ? recompute(segment, {in_BSH}, context.recomputation.begin_rerun).front()
+                        : segment({in_BSH}).front();
+    };
+    // What stands around a block alone stands around its rerun too.
+    result_BSH = part.size == 1 ? context.around(text("layers.", part.offset), result_BSH, run_segment)
+                                : run_segment(result_BSH);
   }
   return result_BSH;
 }
@@ -179,13 +194,17 @@ Tensor Transformer::hidden(const Tensor& tokens_BS, const Context& context) cons
 }
 
 Tensor Transformer::logits(const Tensor& hidden_BSH, const Context& context) const {
-  return context.seams.linear.linear(normalise(hidden_BSH, final_norm_), {head_VH_, {}}, Split::columns,
-                                     {-1, context.microbatch, "head"});
+  return context.around("head", hidden_BSH, [&](const Tensor& hidden) {
+    return context.seams.linear.linear(normalise(hidden, final_norm_), {head_VH_, {}}, Split::columns,
+                                       {-1, context.microbatch, "head"});
+  });
 }
 
 Tensor Transformer::token_losses(const Tensor& hidden_BSH, const Tensor& targets_BS, const Context& context) const {
-  return context.seams.loss.token_losses(normalise(hidden_BSH, final_norm_), head_VH_, targets_BS,
-                                         {-1, context.microbatch, "head"});
+  return context.around("head", hidden_BSH, [&](const Tensor& hidden) {
+    return context.seams.loss.token_losses(normalise(hidden, final_norm_), head_VH_, targets_BS,
+                                           {-1, context.microbatch, "head"});
+  });
 }
 
 Tensor Transformer::loss_sum(const Tensor& tokens_BS, const Tensor& targets_BS, const Context& context) const {

@@ -34,6 +34,12 @@ struct Context {
   Seams seams;
   MicrobatchContext microbatch;
   Recomputation recomputation = {};
+  PartSeam* parts = nullptr;  // none: parts are just called
+
+  at::Tensor around(std::string_view part, const at::Tensor& input,
+                    const std::function<at::Tensor(const at::Tensor&)>& forward) const {
+    return parts == nullptr ? forward(input) : parts->run(part, input, forward);
+  }
 };
 
 class Transformer : public torch::nn::Module {
@@ -82,6 +88,10 @@ class Transformer : public torch::nn::Module {
     std::vector<Projection> ffn_in;  // up, or gate and up
     Projection ffn_down;
   };
+
+  // embed and block, without what stands around them.
+  at::Tensor embed_tokens(const at::Tensor& tokens_BS, const Context& context) const;
+  at::Tensor run_block(int64_t layer, const at::Tensor& hidden_BSH, const Context& context) const;
 
   using SiteMaker = std::function<Site(std::string_view)>;  // a name of the layer at hand -> its site
 

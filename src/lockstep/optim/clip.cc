@@ -38,7 +38,8 @@ double clip_scale(double norm, double max_norm) {
 void scale(const std::vector<at::Tensor>& gradients, double factor) {
   if (factor == 1) return;
   const at::NoGradGuard no_grad;
-  at::_foreach_mul_(defined(gradients), factor);
+  const std::vector<at::Tensor> present = defined(gradients);
+  if (!present.empty()) at::_foreach_mul_(present, factor);
 }
 
 double clip_by_global_norm(const std::vector<at::Tensor>& gradients, double max_norm) {

@@ -37,6 +37,13 @@ TEST(Clip, LeavesSmallGradientsAndDisabledClippingAlone) {
   }
 }
 
+TEST(Clip, OfNothingIsNothing) {
+  EXPECT_EQ(squared_norm({}), 0);
+  scale({}, 0.5);
+  scale({Tensor()}, 0.5);
+  EXPECT_EQ(clip_by_global_norm({Tensor()}, 1), 0);
+}
+
 TEST(Clip, SquaresOfPartsAddUp) {
   const std::vector<Tensor> gradients = random_gradients(at::kFloat);
   const double parts = squared_norm({gradients[0].narrow(0, 0, 13)}) + squared_norm({gradients[0].narrow(0, 13, 17)}) +

@@ -69,6 +69,13 @@ void for_each_field(Plan& plan, const Visit& visit) {
   visit("parallel", "rules", plan.parallel.rules,
         "what tensor ranks split, e.g. { vocab = \"none\" }; heads, kv_heads, ffn and vocab by default");
   visit("parallel", "order", plan.parallel.order, "of ranks along the axes, fastest first");
+  visit("parallel", "zero", plan.parallel.zero,
+        "what data ranks shard: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters");
+  visit("parallel", "zero_group", plan.parallel.zero_group, "data ranks that share one copy of it; 0: all");
+  visit("parallel", "gather", plan.parallel.gather,
+        "zero = 3: parameters are whole while their layer is used, or stage: during a step");
+  visit("parallel", "gradient_reduction", plan.parallel.gradient_reduction,
+        "zero = 2, 3: deferred to the last micro-batch, or immediate: after each, less memory, more sent");
   visit("parallel", "reduction", plan.parallel.reduction, "fast, or fixed_tree: the same bits on 1, 2, 4, ... ranks");
   visit("parallel", "bucket_mb", plan.parallel.bucket_mb, "MiB of gradients that are reduced together");
   visit("parallel", "overlap", plan.parallel.overlap, "reduce gradients while backward goes on");

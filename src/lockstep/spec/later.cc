@@ -12,10 +12,6 @@ std::span<const LaterKey> later_keys() {
       {"parallel", "context", "1"},
       {"parallel", "expert", "1"},
       {"parallel", "pipeline", "1"},
-      {"parallel", "zero", "0"},
-      {"parallel", "zero_group", "0"},
-      {"parallel", "gather", "\"layer\""},
-      {"parallel", "gradient_reduction", "\"deferred\""},
       {"parallel", "schedule", "\"1f1b\""},
       {"parallel", "chunks", "1"},
       {"parallel", "stages", "\"\""},
@@ -37,9 +33,9 @@ std::span<const std::string_view> later_sections() {
 }
 
 std::span<const std::string_view> later_layout_words() {
-  static constexpr auto kWords = std::to_array<std::string_view>(
-      {"cp", "ep", "pp", "v", "zero", "naive", "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2",
-       "interleaved_zb", "zb_v", "dualpipe_v", "recompute_stage"});
+  static constexpr auto kWords =
+      std::to_array<std::string_view>({"cp", "ep", "pp", "v", "naive", "gpipe", "1f1b", "interleaved", "looped_bfs",
+                                       "zb_h1", "zb_h2", "interleaved_zb", "zb_v", "dualpipe_v", "recompute_stage"});
   return kWords;
 }
 

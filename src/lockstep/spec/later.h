@@ -20,7 +20,7 @@ std::span<const LaterValue> later_values();
 
 std::span<const std::string_view> later_sections();
 
-// Words of layout names, without their number: "tp", "zero", "1f1b".
+// Words of layout names, without their number: "tp", "1f1b".
 std::span<const std::string_view> later_layout_words();
 
 }  // namespace lockstep::spec

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kMaxNumber = 1'000'000;
 constexpr std::string_view kWords =
-    "single, dpN, tpN, sp, accN, recompute_full, _sqrt and _selective, fixed_tree, fp32, fp64, bf16 and fp16";
+    "single, dpN, tpN, sp, zeroN (zeroNgM), accN, recompute_full, _sqrt and _selective, fixed_tree, fp32, fp64, bf16 "
+    "and fp16";
 
 std::vector<std::string_view> words_of(std::string_view name) {
   std::vector<std::string_view> words;
@@ -37,10 +38,19 @@ std::optional<int64_t> number_after(std::string_view prefix, std::string_view wo
   return number;
 }
 
+// "zero2", "zero3g2": the stage and the ranks of a group, 0 when absent.
+std::optional<std::pair<int64_t, int64_t>> zero_of(std::string_view word) {
+  const size_t g = word.find('g');
+  const auto stage = number_after("zero", word.substr(0, g));
+  if (!stage || g == std::string_view::npos) return stage ? std::optional(std::pair(*stage, int64_t{0})) : std::nullopt;
+  const auto group = number_after("g", word.substr(g));
+  return group ? std::optional(std::pair(*stage, *group)) : std::nullopt;
+}
+
 bool is_later(std::string_view word) {
   return std::ranges::any_of(later_layout_words(), [&](std::string_view later) {
     if (!word.starts_with(later)) return false;
-    return word.substr(later.size()).find_first_not_of("0123456789g") == std::string_view::npos;  // "zero3g2"
+    return word.substr(later.size()).find_first_not_of("0123456789") == std::string_view::npos;
   });
 }
 
@@ -66,6 +76,9 @@ Layout gather(std::string_view name) {
       layout.tensor = *tensor;
     } else if (word == "sp") {
       layout.sequence_parallel = true;
+    } else if (const auto zero = zero_of(word)) {
+      layout.zero = zero->first;
+      layout.zero_group = zero->second;
     } else if (const auto accumulate = number_after("acc", word)) {
       layout.accumulate = *accumulate;
     } else if (const auto recompute = recompute_of(word)) {
@@ -77,9 +90,20 @@ Layout gather(std::string_view name) {
     } else if (is_later(word)) {
       throw Unsupported(text("layout = \"", name, "\": ", word, " is not supported by this version; it has ", kWords));
     } else if (word != "single") {
-      const std::vector<std::string> known = {
-          "single",     "dp2",  "tp2",  "sp",   "acc2", "recompute_full", "recompute_sqrt", "recompute_selective",
-          "fixed_tree", "fp32", "fp64", "bf16", "fp16"};
+      const std::vector<std::string> known = {"single",
+                                              "dp2",
+                                              "tp2",
+                                              "sp",
+                                              "zero2",
+                                              "acc2",
+                                              "recompute_full",
+                                              "recompute_sqrt",
+                                              "recompute_selective",
+                                              "fixed_tree",
+                                              "fp32",
+                                              "fp64",
+                                              "bf16",
+                                              "fp16"};
       refuse_layout(name, text('"', word, "\" is no layout; known are ", kWords), nearest_name(word, known));
     }
   }
@@ -93,6 +117,10 @@ std::string to_string(const Layout& layout) {
   if (layout.data != 1) words.push_back(text("dp", layout.data));
   if (layout.tensor != 1) words.push_back(text("tp", layout.tensor));
   if (layout.sequence_parallel) words.emplace_back("sp");
+  if (layout.zero) {
+    words.push_back(text("zero", *layout.zero));
+    if (layout.zero_group != 0) words.back() += text("g", layout.zero_group);
+  }
   if (layout.accumulate) words.push_back(text("acc", *layout.accumulate));
   if (layout.recompute) words.push_back(text("recompute_", name(*layout.recompute)));
   if (layout.fixed_tree) words.emplace_back("fixed_tree");
@@ -103,7 +131,7 @@ std::string to_string(const Layout& layout) {
 Layout parse_layout(std::string_view name) {
   const Layout layout = gather(name);
   if (to_string(layout) != name) {
-    refuse_layout(name, "each word stands once, in the order dpN-tpN-sp-accN-recompute_MODE-fixed_tree-precision",
+    refuse_layout(name, "each word stands once, in the order dpN-tpN-sp-zeroN-accN-recompute_MODE-fixed_tree-precision",
                   to_string(layout));
   }
   return layout;
@@ -113,6 +141,10 @@ RunPlan apply(const Layout& layout, RunPlan plan) {
   plan.parallel.data = layout.data;
   plan.parallel.tensor = layout.tensor;
   plan.parallel.sequence_parallel = layout.sequence_parallel;
+  if (layout.zero) {
+    plan.parallel.zero = *layout.zero;
+    plan.parallel.zero_group = layout.zero_group;
+  }
   if (layout.recompute) plan.parallel.recompute = *layout.recompute;
   if (layout.fixed_tree) plan.parallel.reduction = Reduction::fixed_tree;
   if (layout.precision) plan.train.precision = *layout.precision;
@@ -137,6 +169,10 @@ Layout layout_of(const RunPlan& plan, int world_size) {
                 .tensor = plan.parallel.tensor,
                 .sequence_parallel = plan.parallel.sequence_parallel,
                 .fixed_tree = plan.parallel.reduction == Reduction::fixed_tree};
+  if (plan.parallel.zero > 0) {
+    layout.zero = plan.parallel.zero;
+    layout.zero_group = plan.parallel.zero_group;
+  }
   if (plan.parallel.recompute != Recompute::none) layout.recompute = plan.parallel.recompute;
   if (plan.train.precision != Precision::fp32) layout.precision = plan.train.precision;
   return layout;

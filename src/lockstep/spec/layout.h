@@ -1,6 +1,6 @@
 // Layouts by name: what differs from one rank, joined with "-" in a fixed order.
 //
-//   single   dp2   dp2-acc4   dp4-fixed_tree   dp2-fp64   tp2   dp2-tp2-sp-acc2   dp2-recompute_full
+//   single   dp2   dp2-acc4   dp4-fixed_tree   dp2-fp64   tp2   dp2-tp2-sp-acc2   dp2-recompute_full   dp4-zero3g2
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,8 @@ struct Layout {
   int64_t data = 1;                    // ranks: "dp2"
   int64_t tensor = 1;                  // ranks: "tp2"
   bool sequence_parallel = false;      // "sp"
+  std::optional<int64_t> zero;         // "zero3"; absent: as configured
+  int64_t zero_group = 0;              // "zero3g2": 2 ranks share a copy; 0: all
   std::optional<int64_t> accumulate;   // micro-batches per rank: "acc4"; absent: micro-batches of the configured size
   std::optional<Recompute> recompute;  // "recompute_full"; absent: as configured
   bool fixed_tree = false;             // absent: the configured reduction
@@ -25,7 +27,7 @@ struct Layout {
   int world_size() const { return static_cast<int>(data * tensor); }
 };
 
-// throws   InvalidArgument with the nearest name; Unsupported for words that a later version brings ("pp2", "zero1")
+// throws   InvalidArgument with the nearest name; Unsupported for words that a later version brings ("pp2", "1f1b")
 Layout parse_layout(std::string_view name);
 
 std::string to_string(const Layout& layout);

@@ -102,6 +102,18 @@ std::vector<ParameterSpec> parameters(const ModelSpec& spec) {
   return list.take();
 }
 
+std::vector<ModelPart> parts(const ModelSpec& spec) {
+  std::vector<ModelPart> parts;
+  for (const ParameterSpec& parameter : parameters(spec)) {
+    std::string part = "head";
+    if (parameter.name.starts_with("embed.")) part = "embed";
+    if (parameter.name.starts_with("layers.")) part = parameter.name.substr(0, parameter.name.find('.', 7));
+    if (parts.empty() || parts.back().name != part) parts.push_back({part, {}});
+    parts.back().parameters.push_back(parameter.tied_to.empty() ? parameter.name : parameter.tied_to);
+  }
+  return parts;
+}
+
 int64_t parameter_count(const ModelSpec& spec) {
   int64_t sum = 0;
   for (const ParameterSpec& parameter : parameters(spec)) {

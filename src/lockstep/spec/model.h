@@ -69,6 +69,14 @@ struct ParameterSpec {
 // with std init_std / sqrt(2 * layers), as GPT-2's do.
 std::vector<ParameterSpec> parameters(const ModelSpec& spec);
 
+// The parts that a model is called by, in the order of the forward pass: "embed", "layers.I", "head" (with the final
+// norm). A tied parameter is in both parts that use it, under the name whose storage it is.
+struct ModelPart {
+  std::string name;
+  std::vector<std::string> parameters;  // names
+};
+std::vector<ModelPart> parts(const ModelSpec& spec);
+
 // Sum of counts, tied parameters once.
 int64_t parameter_count(const ModelSpec& spec);
 

@@ -60,6 +60,17 @@ const Names<Recompute>& names_of(Recompute) {
   return names;
 }
 
+const Names<Gather>& names_of(Gather) {
+  static const Names<Gather> names = {{"layer", Gather::layer}, {"stage", Gather::stage}};
+  return names;
+}
+
+const Names<GradientReduction>& names_of(GradientReduction) {
+  static const Names<GradientReduction> names = {{"deferred", GradientReduction::deferred},
+                                                 {"immediate", GradientReduction::immediate}};
+  return names;
+}
+
 const Names<DeviceChoice>& names_of(DeviceChoice) {
   static const Names<DeviceChoice> names = {
       {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}, {"auto", DeviceChoice::automatic}};

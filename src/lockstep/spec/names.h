@@ -25,6 +25,8 @@ const Names<OptimizerKind>& names_of(OptimizerKind);
 const Names<Decay>& names_of(Decay);
 const Names<Reduction>& names_of(Reduction);
 const Names<Recompute>& names_of(Recompute);
+const Names<Gather>& names_of(Gather);
+const Names<GradientReduction>& names_of(GradientReduction);
 const Names<DeviceChoice>& names_of(DeviceChoice);
 
 template <class Enum>

@@ -100,6 +100,38 @@ bool check_axes(const ParallelSpec& parallel, int64_t world_size, Rules& rules) 
   return false;
 }
 
+// What is sharded over `data` ranks.
+void check_zero(const RunPlan& plan, int64_t data, Rules& rules) {
+  const ParallelSpec& parallel = plan.parallel;
+  const int64_t group = parallel.zero_group;
+  if (!rules.within("parallel.zero", parallel.zero, 0, 3)) return;
+  if (rules.within("parallel.zero_group", group, 0, std::numeric_limits<int>::max()) && group != 0) {
+    if (parallel.zero == 0) {
+      rules.broken("parallel.zero_group", group, "parallel.zero = 0 shards nothing", "0");
+    } else if (data % group != 0) {
+      rules.broken("parallel.zero_group", group, text("must divide the ", data, " data ranks, or be 0 for all of them"),
+                   nearest_values(group, 1, data, [&](int64_t candidate) { return data % candidate == 0; }));
+    }
+  }
+  if (parallel.gather == Gather::stage && parallel.zero != 3) {
+    rules.broken("parallel.gather", "\"stage\"", text("parallel.zero = ", parallel.zero, " gathers no parameters"),
+                 "\"layer\", or parallel.zero = 3");
+  }
+  if (parallel.gradient_reduction == GradientReduction::immediate && parallel.zero < 2) {
+    rules.broken("parallel.gradient_reduction", "\"immediate\"",
+                 text("parallel.zero = ", parallel.zero, " keeps whole gradients between micro-batches anyway"),
+                 "\"deferred\", or parallel.zero = 2");
+  }
+  if (is_low(plan.train.precision) && parallel.zero > 0) {
+    rules.broken("train.precision", text('"', name(plan.train.precision), '"'),
+                 "parallel.zero > 0 shards no master weights yet", "\"fp32\", or parallel.zero = 0");
+  }
+  if (parallel.reduction == Reduction::fixed_tree && parallel.zero > 0) {
+    rules.broken("parallel.reduction", "\"fixed_tree\"", "adds whole gradients, which parallel.zero > 0 does not keep",
+                 "\"fast\", or parallel.zero = 0");
+  }
+}
+
 void check_run(const RunSpec& run, Rules& rules) {
   if (run.directory.empty()) rules.broken("run.directory", "\"\"", "must name a folder", "\"runs/default\"");
   rules.positive("run.deadline_s", run.deadline_s);
@@ -138,6 +170,7 @@ std::vector<Problem> validate(const RunPlan& plan, int world_size) {
         "\"fp32\"");
   }
   rules.positive("parallel.bucket_mb", plan.parallel.bucket_mb);
+  check_zero(plan, axes ? world_size / plan.parallel.tensor : world_size, rules);
   check_run(plan.run, rules);
   const TrainSpec& train = plan.train;
   const bool whole = train.microbatch >= 1 && train.global_batch >= 1 && train.global_batch % train.microbatch == 0;

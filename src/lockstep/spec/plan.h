@@ -21,6 +21,8 @@ enum class OptimizerKind { adamw, sgd };
 enum class Decay { none, linear, cosine };
 enum class Reduction { fast, fixed_tree };
 enum class Recompute { none, full, sqrt, selective };
+enum class Gather { layer, stage };
+enum class GradientReduction { deferred, immediate };
 enum class DeviceChoice { cpu, cuda, automatic };  // automatic: "auto" in the configuration
 
 struct DataSpec {
@@ -54,10 +56,15 @@ struct ParallelSpec {
   bool sequence_parallel = false;  // tensor ranks split the sequence where they would hold the same activations
   std::map<std::string, std::string> rules;  // logical dim -> "tensor" or "none", over the defaults of placement.h
   mesh::Order order = mesh::kAxes;           // which axis varies fastest over the ranks
-  Reduction reduction = Reduction::fast;     // fixed_tree: bit-identical weights for 1, 2, 4, ... ranks
-  double bucket_mb = 25;                     // gradients are reduced in buckets of about so many MiB
-  bool overlap = true;                       // reduce while backward goes on; off: after it
-  Recompute recompute = Recompute::none;     // what backward computes again instead of keeping it (recompute.h)
+  int64_t zero = 0;               // shards over data ranks: 1 optimizer state, 2 and gradients, 3 and parameters
+  int64_t zero_group = 0;         // data ranks that share one copy of what is sharded; 0: all of them
+  Gather gather = Gather::layer;  // zero = 3: a layer's parameters are whole while it is used; stage: during a step
+  GradientReduction gradient_reduction = GradientReduction::deferred;  // zero = 2, 3: after the last micro-batch;
+                                                                       // immediate: after each, only shards add up
+  Reduction reduction = Reduction::fast;  // fixed_tree: bit-identical weights for 1, 2, 4, ... ranks
+  double bucket_mb = 25;                  // gradients are reduced in buckets of about so many MiB
+  bool overlap = true;                    // reduce while backward goes on; off: after it
+  Recompute recompute = Recompute::none;  // what backward computes again instead of keeping it (recompute.h)
 };
 
 struct RunSpec {

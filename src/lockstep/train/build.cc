@@ -5,9 +5,8 @@
 #include "lockstep/checkpoint/weights.h"
 
 namespace lockstep::train {
-namespace {
 
-at::ScalarType type_of(spec::Precision precision) {
+at::ScalarType scalar_type(spec::Precision precision) {
   switch (precision) {
     case spec::Precision::fp32:
       return at::kFloat;
@@ -21,15 +20,13 @@ at::ScalarType type_of(spec::Precision precision) {
   LOCKSTEP_CHECK(false, "unknown precision");
 }
 
-}  // namespace
-
 Built build(const spec::RunPlan& plan, at::Device device) {
   return build(plan, spec::whole_places(spec::parameters(plan.model)), device);
 }
 
 Built build(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places, at::Device device) {
   const bool low = spec::is_low(plan.train.precision);
-  const at::ScalarType type = type_of(plan.train.precision);
+  const at::ScalarType type = scalar_type(plan.train.precision);
   Built built;
   built.masters = nn::create_parameters(spec::parameters(plan.model), places, static_cast<uint64_t>(plan.train.seed),
                                         {low ? at::kFloat : type, device});
@@ -57,7 +54,7 @@ optim::MasterWeights tie(const Built& built) {
 
 at::ScalarType gradient_type(const spec::TrainSpec& train) {
   const bool widened = spec::is_low(train.precision) && train.gradient_dtype == spec::GradientDtype::fp32;
-  return widened ? at::kFloat : type_of(train.precision);
+  return widened ? at::kFloat : scalar_type(train.precision);
 }
 
 optim::LossScale make_loss_scale(const spec::TrainSpec& train, const optim::LossScaleOptions& options) {

@@ -90,7 +90,8 @@ RunRecord plain_loop(const spec::RunPlan& plan) {
     optimizer->step(lr_schedule.at(updates++));
     master_weights.publish();
   }
-  record_end(record, built.masters, *optimizer);
+  record.parameters = copy_weights(built.masters);
+  record.state = copy_state(*optimizer);
   return record;
 }
 

@@ -59,14 +59,18 @@ std::vector<NamedTensor> copy_gradients(const std::vector<nn::Parameter>& parame
   return result;
 }
 
-void record_end(RunRecord& record, const std::vector<nn::Parameter>& parameters, const optim::Optimizer& optimizer) {
-  record.parameters.clear();
-  record.state.clear();
+std::vector<NamedTensor> copy_weights(const std::vector<nn::Parameter>& parameters) {
+  std::vector<NamedTensor> result;
   for (const nn::Parameter& parameter : parameters)
-    record.parameters.push_back({parameter.spec.name, parameter.tensor.detach().clone()});
-  for (const optim::State& state : optimizer.state()) {
-    record.state.push_back({text(state.parameter, "/", state.name), state.tensor.detach().clone()});
-  }
+    result.push_back({parameter.spec.name, parameter.tensor.detach().clone()});
+  return result;
+}
+
+std::vector<NamedTensor> copy_state(const optim::Optimizer& optimizer) {
+  std::vector<NamedTensor> result;
+  for (const optim::State& state : optimizer.state())
+    result.push_back({text(state.parameter, "/", state.name), state.tensor.detach().clone()});
+  return result;
 }
 
 void write_record(const std::filesystem::path& path, const RunRecord& record) {
@@ -115,7 +119,7 @@ Comparison compare(const RunRecord& reference, const RunRecord& layout) {
     result.max_rel_grad = at_least(result.max_rel_grad, error);
     if (step == 0) result.first_rel_grad = error;
   }
-  result.max_rel_param = compare_tensors(reference.parameters, layout.parameters, result.bitwise, nullptr);
+  result.max_rel_param = compare_tensors(reference.parameters, layout.parameters, result.bitwise, &result.worst_weight);
   result.max_rel_state = compare_tensors(reference.state, layout.state, result.bitwise, nullptr);
   return result;
 }

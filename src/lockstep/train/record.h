@@ -27,7 +27,8 @@ struct RunRecord {
 
 // Copies of all gradients; an undefined one is recorded as zeros.
 std::vector<NamedTensor> copy_gradients(const std::vector<nn::Parameter>& parameters);
-void record_end(RunRecord& record, const std::vector<nn::Parameter>& parameters, const optim::Optimizer& optimizer);
+std::vector<NamedTensor> copy_weights(const std::vector<nn::Parameter>& parameters);
+std::vector<NamedTensor> copy_state(const optim::Optimizer& optimizer);
 
 // One safetensors file, so that a rank process can hand its record to the process that compares.
 void write_record(const std::filesystem::path& path, const RunRecord& record);
@@ -38,7 +39,8 @@ RunRecord read_record(const std::filesystem::path& path);
 struct Comparison {
   double max_rel_loss = 0, max_rel_grad = 0, first_rel_grad = 0, max_rel_param = 0, max_rel_state = 0, rel_norm = 0;
   std::string worst_parameter;  // of the gradients; first_rel_grad is of the first step's
-  bool bitwise = true;          // every gradient, weight and moment ==
+  std::string worst_weight;
+  bool bitwise = true;  // every gradient, weight and moment ==
 };
 Comparison compare(const RunRecord& reference, const RunRecord& layout);
 

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/distributed/collectives.h"
+#include "lockstep/train/out_of_memory.h"
 #include "lockstep/train/progress.h"
 
 namespace lockstep::train {
@@ -91,9 +92,7 @@ void announce(const spec::RunPlan& plan, const Trainer& trainer, const Summary& 
             trainer.table().microbatches, " micro-batch(es)");
 }
 
-}  // namespace
-
-Summary run(const spec::RunPlan& plan, const std::string& layout, comm::ProcessGroup& world) {
+Summary run_steps(const spec::RunPlan& plan, const std::string& layout, comm::ProcessGroup& world) {
   trace::Recorder recorder(world.rank());
   Trainer trainer(plan, world, {.recorder = &recorder});
   std::optional<RunDirectory> directory;
@@ -148,6 +147,14 @@ Summary run(const spec::RunPlan& plan, const std::string& layout, comm::ProcessG
     directory->write_summary(summary);
   }
   barrier(world, {.tag = "end of run"});
+  return summary;
+}
+
+}  // namespace
+
+Summary run(const spec::RunPlan& plan, const std::string& layout, comm::ProcessGroup& world) {
+  Summary summary;
+  explaining_out_of_memory(plan, world, [&] { summary = run_steps(plan, layout, world); });
   return summary;
 }
 

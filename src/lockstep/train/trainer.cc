@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <list>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/distributed/collectives.h"
@@ -48,14 +47,14 @@ schedule::Table checked_table(int64_t microbatches) {
   return table;
 }
 
-parallel::DataParallelOptions data_parallel_options(const spec::RunPlan& plan) {
-  const spec::ParallelSpec& parallel = plan.parallel;
-  return {.reduction = comm::Reduction::sum,  // the loss is already divided by the global count of tokens
-          .gradient_type = gradient_type(plan.train),
-          .bucket_bytes = static_cast<int64_t>(parallel.bucket_mb * (1 << 20)),
-          .overlap = parallel.overlap,
-          .fixed_tree = parallel.reduction == spec::Reduction::fixed_tree,
-          .finish_in_backward = false};
+// On ranks that meet in each micro-batch, one with fewer of them runs as many, the rest without valid tokens.
+int64_t microbatches_run(const spec::RunPlan& plan, const mesh::Mesh& mesh, int data_rank) {
+  return range_of(plan, mesh, meets_in_each_microbatch(plan.parallel) ? 0 : data_rank).size;
+}
+
+data::Batch without_valid_tokens(data::Batch batch) {
+  batch.targets_BS = at::full_like(batch.targets_BS, spec::kIgnoredTarget);
+  return batch;
 }
 
 comm::ProcessGroup& with_recorder(comm::ProcessGroup& world, trace::Recorder* recorder) {
@@ -80,53 +79,24 @@ Trainer::Trainer(const spec::RunPlan& plan, comm::ProcessGroup& world, TrainerOp
       batches_(plan),
       places_(options.places != nullptr ? *options.places
                                         : spec::place_on_rank(spec::parameters(plan.model), plan, mesh_, world.rank())),
-      built_(build(plan, places_, device_)),
+      built_(build_for_states(plan, places_, device_)),
       model_(built_.model),
-      master_weights_(tie(built_)),
       data_group_(split_along(mesh::Axis::data, mesh_, world)),
       tensor_group_(split_along(mesh::Axis::tensor, mesh_, world)),
       tensor_parallel_(plan, *tensor_group_),
       whole_(plan, mesh_, model_->parameter_list(), *tensor_group_, world.rank()),
-      optimizer_(optim::make_optimizer(plan.train, master_weights_.masters())),
+      states_(make_states({plan_, built_, places_, world_, *data_group_, *tensor_group_})),
       lr_schedule_(plan.train),
       loss_scale_(agreed_loss_scale(plan.train, options.loss_scale, world)),
-      table_(checked_table(range_of(plan, mesh_, data_rank_).size)) {
-  make_reducers();
-}
+      table_(checked_table(microbatches_run(plan, mesh_, data_rank_))) {}
 
-// A reducer for each set of ranks, in the order in which the parameters name them: the same on all ranks.
-void Trainer::make_reducers() {
-  const mesh::Axis data_axis[] = {mesh::Axis::data};
-  const std::vector<int> data_ranks = mesh_.peers(world_.rank(), data_axis);
-  std::vector<std::vector<int>> rank_sets;
-  std::vector<std::vector<parallel::NamedTensor>> parameters;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const auto& [parameter, tensor, region] = model_->parameter_list()[i];
-    const auto found = std::ranges::find(rank_sets, places_[i].gradient_ranks);
-    const auto set = static_cast<size_t>(found - rank_sets.begin());
-    if (found == rank_sets.end()) {
-      rank_sets.push_back(places_[i].gradient_ranks);
-      parameters.emplace_back();
-    }
-    parameters[set].push_back({parameter.name, tensor});
-  }
-  for (size_t set = 0; set < rank_sets.size(); ++set) {
-    Reducer& reducer = reducers_.emplace_back();
-    if (rank_sets[set] != data_ranks) {
-      reducer.own_group = world_.split(rank_sets[set], text("gradients of ", join(rank_sets[set], ",")));
-    }
-    comm::ProcessGroup& group = reducer.own_group ? *reducer.own_group : *data_group_;
-    reducer.parameters =
-        std::make_unique<parallel::DataParallel>(std::move(parameters[set]), group, data_parallel_options(plan_));
-  }
-}
-
-nn::Seams Trainer::seams() {
-  return options_.seams != nullptr ? *options_.seams : tensor_parallel_.seams();
+nn::Context Trainer::context(const nn::MicrobatchContext& microbatch, nn::Recomputation recomputation) {
+  return {options_.seams != nullptr ? *options_.seams : tensor_parallel_.seams(), microbatch, std::move(recomputation),
+          states_->parts()};
 }
 
 int64_t Trainer::samples_per_rank() const {
-  return static_cast<int64_t>(table_.microbatches) * plan_.train.microbatch;
+  return range_of(plan_, mesh_, data_rank_).size * plan_.train.microbatch;
 }
 
 double Trainer::sum_over_data(double value, std::string_view tag) {
@@ -137,10 +107,14 @@ double Trainer::sum_over_data(double value, std::string_view tag) {
 
 void Trainer::load_microbatches() {
   const mesh::Range range = range_of(plan_, mesh_, data_rank_);
-  microbatches_.assign(static_cast<size_t>(range.size), {});
-  for (int64_t m = 0; m < range.size; ++m) {
+  microbatches_.assign(static_cast<size_t>(table_.microbatches), {});
+  for (int64_t m = 0; m < table_.microbatches; ++m) {
     Microbatch& microbatch = microbatches_[static_cast<size_t>(m)];
     microbatch.context = {static_cast<int>(m), steps_done_, (range.offset + m) * plan_.train.microbatch};
+    if (m >= range.size) {
+      microbatch.batch = without_valid_tokens(microbatches_.front().batch);
+      continue;
+    }
     microbatch.batch = options_.source ? options_.source(steps_done_, range.offset + m)
                                        : batches_.train(steps_done_, range.offset + m);
     microbatch.batch.tokens_BS = microbatch.batch.tokens_BS.to(device_);
@@ -159,8 +133,7 @@ StepReport Trainer::step() {
   report_.tokens = static_cast<int64_t>(sum_over_data(static_cast<double>(valid_tokens), "valid tokens"));
   report_.wait_s = now_s() - wait_start_s;
 
-  for (const Reducer& reducer : reducers_) reducer.parameters->zero_grad();
-  master_weights_.drop_gradients();
+  states_->zero_grad();
   for (const schedule::Action& action : table_.actions_by_rank.front()) {
     const trace::Span span(options_.recorder, trace::Track::compute, schedule::name(action.kind), 0, action.stage,
                            action.microbatch);
@@ -195,71 +168,49 @@ void Trainer::forward(Microbatch& microbatch) {
     return std::make_shared<trace::Span>(recorder, trace::Track::compute,
                                          schedule::name(schedule::Action::Kind::recompute), 0, /*stage=*/0, index);
   };
-  const nn::Context context{seams(), microbatch.context, {plan_.parallel.recompute, begin_rerun}};
-  const at::Tensor sum = model_->loss_sum(microbatch.batch.tokens_BS, microbatch.batch.targets_BS, context);
+  const at::Tensor sum = model_->loss_sum(microbatch.batch.tokens_BS, microbatch.batch.targets_BS,
+                                          context(microbatch.context, {plan_.parallel.recompute, begin_rerun}));
   microbatch.loss = sum / std::max<int64_t>(report_.tokens, 1);
   local_loss_ += microbatch.loss.item<double>();
 }
 
 void Trainer::backward(Microbatch& microbatch, bool last) {
   const at::Tensor loss = std::exchange(microbatch.loss, {}) * loss_scale_.value();
-  std::list<parallel::DataParallel::NoSync> local_only;
-  for (const Reducer& reducer : reducers_) {
-    if (!last) local_only.emplace_back(*reducer.parameters);
-  }
-  loss.backward();
+  states_->backward(loss, last);
 }
 
 void Trainer::reduce_gradient() {
   const double start_s = now_s();
-  for (const Reducer& reducer : reducers_) reducer.parameters->finish();
+  states_->finish();
   report_.loss = sum_over_data(local_loss_, "loss");
   report_.exposed_communication_s += now_s() - start_s;
 }
 
 void Trainer::optimizer_step() {
   const torch::NoGradGuard no_grad;
-  master_weights_.take_gradients();
-  std::vector<at::Tensor> gradients;
-  for (const auto& master : masters()) gradients.push_back(master.tensor.grad());
   report_.loss_scale = loss_scale_.value();
-  optim::scale(gradients, 1 / loss_scale_.value());
+  states_->unscale(1 / loss_scale_.value());
   // The same number on every rank, so every rank takes the same decision.
-  report_.grad_norm = std::sqrt(squared_gradient_norm());
+  report_.grad_norm = std::sqrt(states_->squared_gradient_norm());
   report_.lr = lr_schedule_.at(updates_done_);
   if (options_.record != nullptr) {
-    options_.record->steps.push_back({report_.loss, report_.grad_norm, whole_.gather(copy_gradients(masters()))});
+    options_.record->steps.push_back({report_.loss, report_.grad_norm, whole_.gather(states_->gradients())});
   }
   report_.skipped = !std::isfinite(report_.grad_norm);
   loss_scale_.update(!report_.skipped);
-  if (report_.skipped) return refuse_endless_skipping(gradients);
+  if (report_.skipped) return refuse_endless_skipping();
   skipped_in_a_row_ = 0;
-  optim::scale(gradients, optim::clip_scale(report_.grad_norm, plan_.train.clip_norm));
-  optimizer_->step(report_.lr);
-  master_weights_.publish();
+  states_->update(report_.lr, optim::clip_scale(report_.grad_norm, plan_.train.clip_norm));
   ++updates_done_;
 }
 
-// Of the whole model's gradient: each element once, however many ranks hold it.
-double Trainer::squared_gradient_norm() {
-  std::vector<at::Tensor> counted;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].counted_in_norm) counted.push_back(masters()[i].tensor.grad());
-  }
-  return optim::squared_norm_over_ranks(counted, *tensor_group_);
-}
-
-void Trainer::refuse_endless_skipping(const std::vector<at::Tensor>& gradients) {
+void Trainer::refuse_endless_skipping() {
   if (++skipped_in_a_row_ < kSkippedInARowAllowed) return;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (gradients[i].defined() && !gradients[i].isfinite().all().item<bool>()) {
-      throw Error(text("rank ", world_.rank(), ": ", skipped_in_a_row_,
-                       " steps in a row were skipped because gradients are not finite, the first of them ",
-                       masters()[i].spec.name, "; lower train.lr or look at the data"));
-    }
-  }
-  throw Error(text("rank ", world_.rank(), ": ", skipped_in_a_row_,
-                   " steps in a row were skipped because gradients of another tensor rank are not finite"));
+  const std::string first = states_->first_not_finite();
+  const std::string skipped =
+      text("rank ", world_.rank(), ": ", skipped_in_a_row_, " steps in a row were skipped because gradients ");
+  if (first.empty()) throw Error(skipped + "of another tensor rank are not finite");
+  throw Error(text(skipped, "are not finite, the first of them ", first, "; lower train.lr or look at the data"));
 }
 
 double Trainer::validation_loss() {
@@ -268,12 +219,12 @@ double Trainer::validation_loss() {
   double loss = 0;
   int64_t tokens = 0;
   const mesh::Range range = range_of(plan_, mesh_, data_rank_);
-  const nn::Context context{seams(), {}};
   for (int64_t batch = 0; batch < batches_.validation_batches(); ++batch) {
-    for (int64_t m = range.offset; m < range.offset + range.size; ++m) {
-      const data::Batch microbatch = batches_.validation(batch, m);
-      loss +=
-          model_->loss_sum(microbatch.tokens_BS.to(device_), microbatch.targets_BS.to(device_), context).item<double>();
+    for (int64_t m = 0; m < table_.microbatches; ++m) {
+      data::Batch microbatch = batches_.validation(batch, range.offset + std::min(m, range.size - 1));
+      if (m >= range.size) microbatch = without_valid_tokens(microbatch);
+      loss += model_->loss_sum(microbatch.tokens_BS.to(device_), microbatch.targets_BS.to(device_), context({}, {}))
+                  .item<double>();
       tokens += nn::count_valid(microbatch.targets_BS);
     }
   }
@@ -282,21 +233,23 @@ double Trainer::validation_loss() {
   return total_loss / sum_over_data(static_cast<double>(tokens), "validation tokens");
 }
 
-std::vector<nn::Parameter> Trainer::parameters_to_save() const {
+std::vector<nn::Parameter> Trainer::parameters_to_save() {
   std::vector<nn::Parameter> whole;
+  const std::vector<NamedTensor> held = states_->weights(/*to_save=*/true);
   if (data_rank_ != 0) return whole;
-  for (const auto& [parameter, tensor, region] : masters()) {
-    const at::Tensor gathered = whole_.gather(parameter.name, tensor);
+  for (size_t i = 0; i < held.size(); ++i) {
+    const spec::ParameterSpec& parameter = model_->parameter_list()[i].spec;
+    const bool is_whole = tensor_group_->size() == 1;
+    const at::Tensor gathered = is_whole ? held[i].tensor : whole_.gather(parameter.name, held[i].tensor);
     const mesh::Region all{std::vector<int64_t>(parameter.shape.size(), 0), parameter.shape};
     if (tensor_group_->rank() == 0) whole.push_back({parameter, gathered, all});
   }
   return whole;
 }
 
-void Trainer::record_end(RunRecord& record) const {
-  train::record_end(record, masters(), *optimizer_);
-  record.parameters = whole_.gather(std::move(record.parameters));
-  record.state = whole_.gather(std::move(record.state));
+void Trainer::record_end(RunRecord& record) {
+  record.parameters = whole_.gather(states_->weights(/*to_save=*/false));
+  record.state = whole_.gather(states_->optimizer_state());
 }
 
 }  // namespace lockstep::train

@@ -11,13 +11,13 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/mesh/mesh.h"
-#include "lockstep/parallel/data/data_parallel.h"
 #include "lockstep/parallel/tensor/tensor_parallel.h"
 #include "lockstep/schedule/table.h"
 #include "lockstep/spec/plan.h"
 #include "lockstep/trace/recorder.h"
 #include "lockstep/train/build.h"
 #include "lockstep/train/record.h"
+#include "lockstep/train/states.h"
 #include "lockstep/train/whole.h"
 
 namespace lockstep::train {
@@ -63,14 +63,13 @@ class Trainer {
   // What is trained, saved and compared: the model's parameters or their fp32 masters.
   const std::vector<nn::Parameter>& masters() const { return built_.masters; }
   int64_t updates() const { return updates_done_; }  // steps that were not skipped
-  const optim::Optimizer& optimizer() const { return *optimizer_; }
   const schedule::Table& table() const { return table_; }
   int64_t samples_per_rank() const;
 
   // The model's parameters whole, on rank 0 of both axes; none on others. Called by every rank.
-  std::vector<nn::Parameter> parameters_to_save() const;
+  std::vector<nn::Parameter> parameters_to_save();
   // Adds what the last step has left behind, whole: weights and the optimizer's state. Called by every rank.
-  void record_end(RunRecord& record) const;
+  void record_end(RunRecord& record);
 
  private:
   struct Microbatch {
@@ -79,16 +78,14 @@ class Trainer {
     at::Tensor loss;  // divided by the valid tokens of the global batch; holds the graph until its backward
   };
 
-  void make_reducers();
   void load_microbatches();
   void perform(const schedule::Action& action);
   void forward(Microbatch& microbatch);
   void backward(Microbatch& microbatch, bool last);
   void reduce_gradient();
   void optimizer_step();
-  double squared_gradient_norm();
-  nn::Seams seams();
-  void refuse_endless_skipping(const std::vector<at::Tensor>& gradients);
+  nn::Context context(const nn::MicrobatchContext& microbatch, nn::Recomputation recomputation);
+  void refuse_endless_skipping();
   // Over the ranks that hold other parts of the batch.
   double sum_over_data(double value, std::string_view tag);
 
@@ -103,17 +100,10 @@ class Trainer {
   std::vector<spec::ParameterPlace> places_;  // of the model's parameters
   Built built_;                               // of what this rank holds
   std::shared_ptr<nn::Transformer> model_;
-  optim::MasterWeights master_weights_;
   std::unique_ptr<comm::ProcessGroup> data_group_, tensor_group_;
   parallel::TensorParallel tensor_parallel_;
   WholeTensors whole_;
-  // One per set of ranks that some parameters' gradients are summed over.
-  struct Reducer {
-    std::unique_ptr<comm::ProcessGroup> own_group;  // null: the data group
-    std::unique_ptr<parallel::DataParallel> parameters;
-  };
-  std::vector<Reducer> reducers_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<States> states_;
   optim::LrSchedule lr_schedule_;
   optim::LossScale loss_scale_;
   schedule::Table table_;

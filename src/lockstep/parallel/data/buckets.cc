@@ -21,8 +21,14 @@ void close(BucketPlan& plan) {
   plan.elements += static_cast<int64_t>(plan.slots.size());
 }
 
-// A tensor of the parameter's sizes and strides over `flat` from `offset`, with a version counter of its own.
-at::Tensor gradient_view(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
+}  // namespace
+
+at::Tensor flat_zeros(int64_t elements, at::ScalarType type, at::Device device, comm::ProcessGroup& group) {
+  return device.is_cpu() ? registered_zeros({elements}, type, group)
+                         : at::zeros({elements}, at::TensorOptions(device).dtype(type));
+}
+
+at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {
   char* begin = static_cast<char*>(flat.data_ptr()) + offset * element_size(flat.scalar_type());
   const bool dense = parameter.is_non_overlapping_and_dense();
   return at::from_blob(
@@ -31,7 +37,10 @@ at::Tensor gradient_view(const at::Tensor& flat, int64_t offset, const at::Tenso
       flat.options());
 }
 
-}  // namespace
+void append(BucketPlan& plan, size_t index, const at::Tensor& parameter) {
+  plan.slots.push_back({index, plan.elements});
+  plan.elements += round_up(parameter.numel(), kAlignmentBytes / element_size(plan.type));
+}
 
 std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std::span<const size_t> order,
                                      int64_t bucket_bytes, std::optional<at::ScalarType> gradient_type) {
@@ -49,9 +58,7 @@ std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std
       if (!plans.empty()) close(plans.back());
       plans.push_back({.type = type_of(parameter), .device = parameter.device()});
     }
-    BucketPlan& plan = plans.back();
-    plan.slots.push_back({index, plan.elements});
-    plan.elements += round_up(parameter.numel(), kAlignmentBytes / element_size(plan.type));
+    append(plans.back(), index, parameter);
   }
   if (!plans.empty()) close(plans.back());
   return plans;
@@ -59,10 +66,9 @@ std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std
 
 Bucket::Bucket(BucketPlan plan, std::span<const at::Tensor> parameters, comm::ProcessGroup& group)
     : plan_(std::move(plan)) {
-  flat_ = plan_.device.is_cpu() ? registered_zeros({plan_.elements}, plan_.type, group)
-                                : at::zeros({plan_.elements}, at::TensorOptions(plan_.device).dtype(plan_.type));
+  flat_ = flat_zeros(plan_.elements, plan_.type, plan_.device, group);
   for (const BucketSlot& slot : plan_.slots)
-    gradients_.push_back(gradient_view(flat_, slot.offset, parameters[slot.parameter]));
+    gradients_.push_back(view_like(parameters[slot.parameter], flat_, slot.offset));
   flags_ = flat_.narrow(0, plan_.flags_offset, static_cast<int64_t>(plan_.slots.size()));
 }
 

@@ -32,11 +32,20 @@ struct BucketPlan {
   int64_t elements = 0;      // gradients, padding and flags
 };
 
+// Adds a parameter's place at the end of `plan`; the next one begins on a 64-byte boundary.
+void append(BucketPlan& plan, size_t index, const at::Tensor& parameter);
+
 // Packs parameters into buckets in the order given, one type and device per bucket. A bucket is closed when it holds
 // `bucket_bytes` (the first: at most 1 MiB, so that communication starts early); one parameter may exceed it.
 //   gradient_type   of the buckets; absent: each parameter's own
 std::vector<BucketPlan> plan_buckets(std::span<const at::Tensor> parameters, std::span<const size_t> order,
                                      int64_t bucket_bytes, std::optional<at::ScalarType> gradient_type = {});
+
+// Zeros: on CPU in the group's registered memory, on another device wherever libtorch puts them.
+at::Tensor flat_zeros(int64_t elements, at::ScalarType type, at::Device device, comm::ProcessGroup& group);
+
+// A tensor of the parameter's sizes and strides over `flat`, from element `offset`, with a version counter of its own.
+at::Tensor view_like(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset);
 
 // A planned bucket with its memory.
 class Bucket {

@@ -1,45 +1,22 @@
 #include "lockstep/parallel/data/data_parallel.h"
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <unordered_set>
 
 #include "lockstep/distributed/collectives.h"
 
 namespace lockstep::parallel {
 
-// Runs in the thread of backward once a parameter's gradient is complete.
-class DataParallel::Hook : public torch::autograd::PostAccumulateGradHook {
- public:
-  Hook(DataParallel& owner, size_t parameter) : owner_(owner), parameter_(parameter) {}
-  void operator()(const at::Tensor&) override { owner_.on_gradient(parameter_); }
-
- private:
-  DataParallel& owner_;
-  size_t parameter_;
-};
-
 DataParallel::DataParallel(torch::nn::Module& module, comm::ProcessGroup& group, DataParallelOptions options)
     : group_(group), options_(options) {
   std::vector<NamedTensor> trained;
-  std::unordered_set<at::TensorImpl*> seen;
-  const torch::NoGradGuard no_grad;
-  for (const auto& item : module.named_parameters()) {
-    at::Tensor parameter = item.value();
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    at::Tensor values = parameter.detach().contiguous();
-    lockstep::broadcast(values, 0, group, {.tag = item.key()});
-    parameter.copy_(values);
-    if (parameter.requires_grad()) trained.push_back({item.key(), parameter});
+  for (NamedTensor& parameter : broadcast_parameters(module, group)) {
+    if (parameter.tensor.requires_grad()) trained.push_back(std::move(parameter));
   }
   for (const auto& item : module.named_buffers()) module_buffers_.push_back(item.value());
-  broadcast_buffers();
+  broadcast_tensors(module_buffers_, group);
   start(trained);
 }
 
@@ -49,7 +26,7 @@ DataParallel::DataParallel(std::vector<NamedTensor> parameters, comm::ProcessGro
 }
 
 DataParallel::~DataParallel() {
-  for (const at::Tensor& parameter : parameters_) torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+  for (const at::Tensor& parameter : parameters_) when_gradient_arrives(parameter, nullptr);
 }
 
 void DataParallel::start(const std::vector<NamedTensor>& parameters) {
@@ -68,7 +45,7 @@ void DataParallel::start(const std::vector<NamedTensor>& parameters) {
   std::iota(order.rbegin(), order.rend(), size_t{0});
   make_buckets(order);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i], std::make_unique<Hook>(*this, i));
+    when_gradient_arrives(parameters_[i], [this, i] { on_gradient(i); });
   }
 }
 
@@ -107,10 +84,8 @@ void DataParallel::on_gradient(size_t parameter) {
              "which would count it again; run all backwards but the last under no_sync(), or zero the gradients"));
   }
 
-  const int graph = torch::autograd::get_current_graph_task_id();
-  if (callback_of_graph_ != graph && (options_.fixed_tree || (!accumulate_only_ && options_.finish_in_backward))) {
-    callback_of_graph_ = graph;
-    torch::autograd::Engine::get_default_engine().queue_callback([this] { end_of_backward(); });
+  if (options_.fixed_tree || (!accumulate_only_ && options_.finish_in_backward)) {
+    end_of_backward_.call([this] { end_of_backward(); });
   }
   if (accumulate_only_ || ready_[parameter]) return;
   ready_[parameter] = true;
@@ -177,7 +152,7 @@ void DataParallel::finish() {
   for (const comm::Work& work : works_) work.wait();
   for (const auto& bucket : buckets_) return_gradients(*bucket);
   if (!order_followed_) follow_ready_order();
-  broadcast_buffers();
+  broadcast_tensors(module_buffers_, group_);
 
   for (size_t i = 0; i < buckets_.size(); ++i) missing_in_bucket_[i] = buckets_[i]->plan().slots.size();
   std::fill(contributed_.begin(), contributed_.end(), false);
@@ -217,25 +192,6 @@ void DataParallel::follow_ready_order() {
     home.copy_(gradient);
     gradient = home;
     reduced_version_[i] = static_cast<int64_t>(home._version());
-  }
-}
-
-void DataParallel::broadcast_buffers() {
-  if (group_.size() == 1) return;
-  const torch::NoGradGuard no_grad;
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
-  for (const at::Tensor& buffer : module_buffers_) by_type[buffer.scalar_type()].push_back(buffer);
-  for (auto& [type, tensors] : by_type) {
-    std::vector<at::Tensor> flat;
-    for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
-    const at::Tensor packed = at::cat(flat);
-    at::Tensor bytes = packed.view(at::kByte);  // any type travels, masks of bool as well
-    lockstep::broadcast(bytes, 0, group_, {.tag = "buffers"});
-    int64_t offset = 0;
-    for (at::Tensor& tensor : tensors) {
-      tensor.copy_(packed.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
-      offset += tensor.numel();
-    }
   }
 }
 

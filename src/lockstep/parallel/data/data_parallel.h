@@ -22,15 +22,12 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/data/backward_hooks.h"
 #include "lockstep/parallel/data/buckets.h"
 #include "lockstep/parallel/data/microbatch_tree.h"
+#include "lockstep/parallel/data/module_state.h"
 
 namespace lockstep::parallel {
-
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
 
 struct DataParallelOptions {
   // average: every rank's mean loss weighs the same, as users of DDP expect. sum: for losses that are already divided
@@ -87,7 +84,6 @@ class DataParallel {
   int64_t bucket_bytes() const;  // memory that gradients occupy on this rank
 
  private:
-  class Hook;
   void start(const std::vector<NamedTensor>& parameters);
   void make_buckets(std::span<const size_t> order);
   void on_gradient(size_t parameter);
@@ -97,7 +93,6 @@ class DataParallel {
   void launch(size_t bucket);
   void return_gradients(Bucket& bucket);
   void follow_ready_order();
-  void broadcast_buffers();
 
   comm::ProcessGroup& group_;
   DataParallelOptions options_;
@@ -120,7 +115,7 @@ class DataParallel {
   std::vector<size_t> missing_in_bucket_;  // gradients still to come
   size_t next_bucket_ = 0;                 // buckets are sent in order, so that ranks agree
   std::vector<comm::Work> works_;
-  int callback_of_graph_ = -1;  // the backward that will call end_of_backward
+  EndOfBackward end_of_backward_;
 
   std::vector<int64_t> reduced_version_;  // of each gradient after its reduction; -1: none
   bool order_followed_ = false;

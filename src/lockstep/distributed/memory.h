@@ -1,0 +1,27 @@
+// Exact counts of the memory that tensors take in this process, which the resident size of a process is not: it also
+// has code, libraries, and what an allocator keeps.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+struct MemoryUse {
+  int64_t bytes = 0;       // now
+  int64_t peak_bytes = 0;  // largest since the last reset
+};
+
+// From here on every tensor of a CPU is counted, by its own bytes. Once per process, before the first tensor that is to
+// be counted.
+void count_tensor_memory();
+
+// Of tensors and of registered memory (registered_zeros, which is counted always), in all threads of the process.
+MemoryUse memory_use();
+
+// The peak begins anew at what is used now.
+void reset_memory_peak();
+
+// For registered_zeros: memory was taken (positive) or given back (negative).
+void add_registered_memory(int64_t bytes);
+
+}  // namespace lockstep

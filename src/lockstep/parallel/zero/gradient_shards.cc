@@ -1,0 +1,181 @@
+#include "lockstep/parallel/zero/gradient_shards.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "lockstep/distributed/collectives.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// Lent flats that may be under way at once, beside the one being filled.
+constexpr size_t kUnderWay = 1;
+
+}  // namespace
+
+GradientShards::GradientShards(std::span<const at::Tensor> parameters, std::span<const std::string> names,
+                               std::span<const Flat> flats, const ShardGroups& groups, const Options& options)
+    : parameters_(parameters),
+      names_(names),
+      flats_(flats),
+      groups_(groups),
+      options_(options),
+      pool_(groups.all()),
+      states_(flats.size()),
+      place_of_parameter_(parameters.size()),
+      contributed_(parameters.size(), false) {
+  for (size_t flat = 0; flat < flats.size(); ++flat) {
+    const auto& slots = flats[flat].plan.slots;
+    for (size_t slot = 0; slot < slots.size(); ++slot) place_of_parameter_[slots[slot].parameter] = {flat, slot};
+    if (flats[flat].trained && options_.keep_whole) open(flat);
+    reset(flat);
+  }
+}
+
+void GradientShards::reset(size_t flat) {
+  State& state = states_[flat];
+  state.ready.assign(flats_[flat].plan.slots.size(), false);
+  state.missing = state.ready.size();
+  state.sent = false;
+}
+
+void GradientShards::open(size_t flat) {
+  const BucketPlan& plan = flats_[flat].plan;
+  State& state = states_[flat];
+  if (options_.keep_whole) {
+    state.whole = flat_zeros(plan.elements, plan.type, plan.device, groups_.all());
+  } else {
+    const int64_t bytes = flats_[flat].bytes();
+    state.buffer = pool_.take_free(bytes, plan.device);
+    while (!state.buffer.defined() && under_way_.size() > kUnderWay) {
+      collect_oldest();
+      state.buffer = pool_.take_free(bytes, plan.device);
+    }
+    if (!state.buffer.defined()) state.buffer = pool_.take(bytes, plan.device);
+    state.whole = part_of(state.buffer, 0, plan.elements, plan.type);
+  }
+  state.gradients.clear();
+  for (const BucketSlot& slot : plan.slots) {
+    state.gradients.push_back(view_like(parameters_[slot.parameter], state.whole, slot.offset));
+  }
+}
+
+void GradientShards::arrived(size_t parameter, bool reduce) {
+  const auto [flat, slot] = place_of_parameter_[parameter];
+  State& state = states_[flat];
+  if (state.sent) {
+    throw Unsupported(text("ShardedDataParallel: ", names_[parameter],
+                           " received a gradient after its flat was sent in the same backward; set overlap = false"));
+  }
+  if (options_.keep_whole && finished_) {
+    throw Unsupported(
+        text("ShardedDataParallel: ", names_[parameter], " accumulates onto a gradient that is already ",
+             "reduced; in stage 1 run all backwards but the last under no_sync(), or zero the gradients"));
+  }
+  if (!state.whole.defined()) open(flat);
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  at::Tensor& home = state.gradients[slot];
+  if (gradient.data_ptr() != home.data_ptr()) {
+    home.copy_(gradient);
+    gradient = home;
+  }
+  contributed_[parameter] = true;
+  if (!reduce || state.ready[slot]) return;
+  state.ready[slot] = true;
+  --state.missing;
+  while (options_.overlap && next_ < flats_.size() && (states_[next_].missing == 0 || !flats_[next_].trained)) {
+    launch(next_++);
+  }
+}
+
+void GradientShards::launch(size_t flat) {
+  if (!flats_[flat].trained) return;
+  const torch::NoGradGuard no_grad;
+  State& state = states_[flat];
+  if (!state.whole.defined()) open(flat);
+  const auto& slots = flats_[flat].plan.slots;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    at::Tensor& gradient = parameters_[slots[slot].parameter].mutable_grad();
+    if (!gradient.defined()) state.gradients[slot].zero_();
+    gradient = at::Tensor();
+  }
+  at::Tensor own = own_slice(flat);
+  const std::string tag = text("gradients ", flats_[flat].name);
+  state.work = reduce_scatter_tensor_async(own, state.whole, groups_.shard(), options_.reduction, {.tag = tag});
+  state.sent = true;
+  under_way_.push_back(flat);
+  ++collectives_;
+}
+
+void GradientShards::collect_oldest() {
+  const torch::NoGradGuard no_grad;
+  const size_t flat = under_way_.front();
+  under_way_.pop_front();
+  State& state = states_[flat];
+  state.work.wait();
+  const at::Tensor own = own_slice(flat);
+  if (options_.keep_whole) {
+    state.shard = own;
+    return;
+  }
+  if (state.shard.defined()) {
+    state.shard.add_(own);
+  } else {
+    state.shard = own.clone();
+  }
+  close(state);
+}
+
+void GradientShards::close(State& state) {
+  state.whole = at::Tensor();
+  state.gradients.clear();
+  if (state.buffer.defined()) pool_.give_back(std::move(state.buffer));
+}
+
+at::Tensor GradientShards::own_slice(size_t flat) const {
+  return states_[flat].whole.narrow(0, groups_.shard().rank() * flats_[flat].slice, flats_[flat].slice);
+}
+
+void GradientShards::finish() {
+  while (next_ < flats_.size()) launch(next_++);
+  while (!under_way_.empty()) collect_oldest();
+  for (size_t flat = 0; flat < flats_.size(); ++flat) reset(flat);
+  next_ = 0;
+  finished_ = true;
+}
+
+void GradientShards::add_replicas() {
+  if (groups_.replicas() == nullptr) return;
+  std::vector<comm::Work> works;
+  for (size_t flat = 0; flat < flats_.size(); ++flat) {
+    if (!states_[flat].shard.defined()) continue;
+    const std::string tag = text("gradients ", flats_[flat].name);
+    works.push_back(all_reduce_async(states_[flat].shard, *groups_.replicas(), options_.reduction, {.tag = tag}));
+  }
+  for (const comm::Work& work : works) work.wait();
+}
+
+void GradientShards::clear() {
+  while (!under_way_.empty()) collect_oldest();
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
+  for (State& state : states_) {
+    state.shard = at::Tensor();
+    if (!options_.keep_whole) close(state);
+  }
+  std::fill(contributed_.begin(), contributed_.end(), false);
+  for (size_t flat = 0; flat < flats_.size(); ++flat) reset(flat);
+  next_ = 0;
+  finished_ = false;
+}
+
+int64_t GradientShards::gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const State& state : states_) {
+    if (state.whole.defined()) bytes += static_cast<int64_t>(state.whole.nbytes());
+    if (state.shard.defined() && !options_.keep_whole) bytes += static_cast<int64_t>(state.shard.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,303 @@
+#include "lockstep/train/states.h"
+
+#include <torch/torch.h>
+
+#include <list>
+#include <map>
+
+#include "lockstep/distributed/collectives.h"
+#include "lockstep/optim/clip.h"
+#include "lockstep/parallel/data/data_parallel.h"
+#include "lockstep/parallel/zero/sharded_data_parallel.h"
+#include "lockstep/train/gradient_sets.h"
+
+namespace lockstep::train {
+namespace {
+
+int64_t bucket_bytes(const spec::ParallelSpec& parallel) {
+  return static_cast<int64_t>(parallel.bucket_mb * (1 << 20));
+}
+
+bool fills_units(const spec::RunPlan& plan) {
+  return plan.parallel.zero == 3 && plan.model.weights.empty();
+}
+
+// -- whole on every rank ---------------------------------------------------------------------------------------------
+
+class Replicated final : public States {
+ public:
+  explicit Replicated(const StatesContext& context)
+      : context_(context),
+        masters_(context.built.masters),
+        master_weights_(tie(context.built)),
+        optimizer_(optim::make_optimizer(context.plan.train, master_weights_.masters())),
+        sets_(gradient_sets(context.places, context.world, context.data_group)) {
+    const spec::ParallelSpec& parallel = context.plan.parallel;
+    const std::vector<nn::Parameter>& parameters = context.built.model->parameter_list();
+    for (const GradientSet& set : sets_) {
+      std::vector<parallel::NamedTensor> named;
+      for (const size_t i : set.parameters) named.push_back({parameters[i].spec.name, parameters[i].tensor});
+      reducers_.emplace_back(
+          std::move(named), *set.group,
+          parallel::DataParallelOptions{.reduction = comm::Reduction::sum,  // losses are divided by the global count
+                                        .gradient_type = gradient_type(context.plan.train),
+                                        .bucket_bytes = bucket_bytes(parallel),
+                                        .overlap = parallel.overlap,
+                                        .fixed_tree = parallel.reduction == spec::Reduction::fixed_tree,
+                                        .finish_in_backward = false});
+    }
+  }
+
+  void zero_grad() override {
+    for (parallel::DataParallel& reducer : reducers_) reducer.zero_grad();
+    master_weights_.drop_gradients();
+  }
+
+  void backward(const at::Tensor& loss, bool last) override {
+    std::list<parallel::DataParallel::NoSync> local_only;
+    for (parallel::DataParallel& reducer : reducers_) {
+      if (!last) local_only.emplace_back(reducer);
+    }
+    loss.backward();
+  }
+
+  void finish() override {
+    for (parallel::DataParallel& reducer : reducers_) reducer.finish();
+  }
+
+  void unscale(double factor) override {
+    master_weights_.take_gradients();
+    scale(factor);
+  }
+
+  double squared_gradient_norm() override {
+    std::vector<at::Tensor> counted;
+    for (size_t i = 0; i < masters_.size(); ++i) {
+      if (context_.places[i].counted_in_norm) counted.push_back(masters_[i].tensor.grad());
+    }
+    return optim::squared_norm_over_ranks(counted, context_.tensor_group);
+  }
+
+  void update(double lr, double gradient_scale) override {
+    scale(gradient_scale);
+    optimizer_->step(lr);
+    master_weights_.publish();
+  }
+
+  std::string first_not_finite() override {
+    for (const nn::Parameter& parameter : masters_) {
+      const at::Tensor& gradient = parameter.tensor.grad();
+      if (gradient.defined() && !gradient.isfinite().all().item<bool>()) return parameter.spec.name;
+    }
+    return "";
+  }
+
+  std::vector<NamedTensor> gradients() override { return copy_gradients(masters_); }
+  std::vector<NamedTensor> optimizer_state() override { return copy_state(*optimizer_); }
+  std::vector<NamedTensor> weights(bool /*to_save*/) override {
+    std::vector<NamedTensor> result;
+    for (const auto& master : masters_) result.push_back({master.spec.name, master.tensor.detach()});
+    return result;
+  }
+
+ private:
+  void scale(double factor) {
+    std::vector<at::Tensor> gradients;
+    for (const nn::Parameter& master : masters_) gradients.push_back(master.tensor.grad());
+    optim::scale(gradients, factor);
+  }
+
+  const StatesContext context_;
+  const std::vector<nn::Parameter>& masters_;
+  optim::MasterWeights master_weights_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::vector<GradientSet> sets_;
+  std::list<parallel::DataParallel> reducers_;  // one per set
+};
+
+// -- sharded ---------------------------------------------------------------------------------------------------------
+
+// The model's parts, each with those of its parameters that are in the set.
+std::vector<parallel::ShardedUnit> units_of(const nn::Transformer& model, const GradientSet& set) {
+  std::map<std::string, const nn::Parameter*> by_name;
+  for (const size_t i : set.parameters) {
+    const nn::Parameter& parameter = model.parameter_list()[i];
+    by_name[parameter.spec.name] = &parameter;
+  }
+  std::vector<parallel::ShardedUnit> units;
+  for (const spec::ModelPart& part : spec::parts(model.model())) {
+    parallel::ShardedUnit& unit = units.emplace_back(parallel::ShardedUnit{part.name, {}});
+    for (const std::string& name : part.parameters) {
+      const auto found = by_name.find(name);
+      if (found == by_name.end()) continue;
+      unit.parameters.push_back({name, found->second->tensor, found->second->spec.decay});
+    }
+  }
+  return units;
+}
+
+class Sharded final : public States, public nn::PartSeam {
+ public:
+  explicit Sharded(const StatesContext& context)
+      : context_(context), sets_(gradient_sets(context.places, context.world, context.data_group)) {
+    for (const GradientSet& set : sets_) {
+      const auto make = [train = context.plan.train](std::vector<optim::Parameter> pieces) {
+        return optim::make_optimizer(train, std::move(pieces));
+      };
+      sharded_.emplace_back(units_of(*context.built.model, set), *set.group, make, options_of(set));
+    }
+  }
+
+  void zero_grad() override {
+    for (auto& sharded : sharded_) sharded.zero_grad();
+  }
+
+  void backward(const at::Tensor& loss, bool last) override {
+    const bool immediate = context_.plan.parallel.gradient_reduction == spec::GradientReduction::immediate;
+    std::list<parallel::ShardedDataParallel::NoSync> local_only;
+    for (auto& sharded : sharded_) {
+      if (!last && !immediate) local_only.emplace_back(sharded);
+    }
+    loss.backward();
+    if (!last && immediate) finish();
+  }
+
+  void finish() override {
+    for (auto& sharded : sharded_) sharded.finish();
+  }
+
+  void unscale(double factor) override { LOCKSTEP_CHECK(factor == 1, "losses of sharded states are not scaled"); }
+
+  // A set whose ranks are also tensor ranks has added over them already: the first of them counts it.
+  double squared_gradient_norm() override {
+    double own = 0;
+    size_t index = 0;
+    for (auto& sharded : sharded_) {
+      const double of_set = sharded.squared_norm();
+      const GradientSet& set = sets_[index++];
+      if (set.own_group == nullptr || context_.places[set.parameters.front()].counted_in_norm) own += of_set;
+    }
+    at::Tensor sum = at::full({1}, own, at::kDouble);
+    all_reduce(sum, context_.tensor_group, Reduction::sum, {.tag = "gradient norm"});
+    return sum.item<double>();
+  }
+
+  void update(double lr, double gradient_scale) override {
+    for (auto& sharded : sharded_) {
+      sharded.scale_gradient(gradient_scale);
+      sharded.step(lr);
+    }
+  }
+
+  std::string first_not_finite() override {
+    std::string first;
+    for (auto& sharded : sharded_) {
+      const std::string name = sharded.first_not_finite();
+      if (first.empty()) first = name;
+    }
+    return first;
+  }
+
+  nn::PartSeam* parts() override { return this; }
+  at::Tensor run(std::string_view part, const at::Tensor& input,
+                 const std::function<at::Tensor(const at::Tensor&)>& forward) override {
+    std::function<at::Tensor(const at::Tensor&)> around = forward;
+    for (auto& sharded : sharded_) {
+      around = [&sharded, part, inner = std::move(around)](const at::Tensor& in) {
+        return sharded.run(std::string(part), in, inner,
+                           {.keep = part == "head", .parameters_in_backward = part != "embed"});
+      };
+    }
+    return around(input);
+  }
+
+  std::vector<NamedTensor> gradients() override {
+    return in_model_order([](auto& sharded) { return sharded.gradients(); });
+  }
+  std::vector<NamedTensor> optimizer_state() override {
+    return in_model_order([](auto& sharded) { return sharded.state(); });
+  }
+  std::vector<NamedTensor> weights(bool to_save) override {
+    // Tensor ranks go on to put their slices together: all of them need theirs.
+    const bool first_alone = to_save && context_.tensor_group.size() == 1;
+    return in_model_order(
+        [&](auto& sharded) { return sharded.parameters(first_alone ? std::optional(0) : std::nullopt); });
+  }
+
+ private:
+  parallel::ShardedDataParallelOptions options_of(const GradientSet& set) const {
+    const spec::RunPlan& plan = context_.plan;
+    const int others = set.group->size() / context_.data_group.size();  // tensor ranks in the set
+    parallel::ShardedDataParallelOptions options{.stage = static_cast<int>(plan.parallel.zero),
+                                                 .shard_ranks = static_cast<int>(plan.parallel.zero_group) * others,
+                                                 .reduction = comm::Reduction::sum,
+                                                 .bucket_bytes = bucket_bytes(plan.parallel),
+                                                 .overlap = plan.parallel.overlap,
+                                                 .keep_gathered = plan.parallel.gather == spec::Gather::stage,
+                                                 .finish_in_backward = false};
+    std::map<std::string, size_t> index_of;
+    for (const size_t i : set.parameters) index_of[context_.built.model->parameter_list()[i].spec.name] = i;
+    if (set.own_group == nullptr) {
+      options.counted_in_norm = [this, index_of](const std::string& name) {
+        return context_.places[index_of.at(name)].counted_in_norm;
+      };
+    }
+    if (fills_units(plan)) {
+      options.fill = [this, index_of](const std::string& name) { fill(index_of.at(name)); };
+    }
+    return options;
+  }
+
+  // The initial values of what this rank holds; padding is zero.
+  void fill(size_t index) const {
+    const auto& [spec, tensor, region] = context_.built.model->parameter_list()[index];
+    tensor.detach().zero_();
+    at::Tensor slice = nn::without_padding(tensor.detach(), region);
+    nn::fill_initial(slice, spec, static_cast<uint64_t>(context_.plan.train.seed), region.offset);
+  }
+
+  template <class Get>
+  std::vector<NamedTensor> in_model_order(const Get& get) {
+    std::map<std::string, std::vector<NamedTensor>> by_parameter;
+    for (auto& sharded : sharded_) {
+      for (auto& [name, tensor] : get(sharded)) {
+        by_parameter[name.substr(0, name.find('/'))].push_back({name, tensor.detach()});
+      }
+    }
+    std::vector<NamedTensor> result;
+    for (const nn::Parameter& parameter : context_.built.model->parameter_list()) {
+      for (NamedTensor& named : by_parameter[parameter.spec.name]) result.push_back(std::move(named));
+    }
+    return result;
+  }
+
+  const StatesContext context_;
+  std::vector<GradientSet> sets_;
+  std::list<parallel::ShardedDataParallel> sharded_;  // one per set
+};
+
+}  // namespace
+
+Built build_for_states(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places, at::Device device) {
+  if (!fills_units(plan)) return build(plan, places, device);
+  Built built;
+  const at::TensorOptions options = at::TensorOptions(device).dtype(scalar_type(plan.train.precision));
+  for (const spec::ParameterSpec& spec : spec::parameters(plan.model)) {
+    if (!spec.tied_to.empty()) continue;
+    const spec::ParameterPlace& place = places.at(built.masters.size());
+    built.masters.push_back({spec, parallel::without_memory(place.shape, options).requires_grad_(), place.region});
+  }
+  built.model = std::make_shared<nn::Transformer>(plan.model, built.masters);
+  return built;
+}
+
+std::unique_ptr<States> make_states(const StatesContext& context) {
+  if (context.plan.parallel.zero == 0) return std::make_unique<Replicated>(context);
+  return std::make_unique<Sharded>(context);
+}
+
+bool meets_in_each_microbatch(const spec::ParallelSpec& parallel) {
+  return parallel.zero == 3 || parallel.gradient_reduction == spec::GradientReduction::immediate;
+}
+
+}  // namespace lockstep::train
