@@ -67,6 +67,27 @@ def tensor_parallel():
         assert worst <= 1e-10
 
 
+def pipeline():
+    folder = build_example("pipeline")
+
+    def weights(name):  # of all stages, which are in files named after their first layers
+        files = sorted(folder.glob(f"{name}.*"), key=lambda file: int(file.suffix[1:]))
+        values = [value for file in files for value in numbers(file)]
+        for file in files:
+            file.unlink()
+        return values
+
+    run(folder / "single", folder / "weights")
+    expected = weights("weights")
+    assert len(expected) == 12 * (8 * 8 + 8)
+    for kind, chunks in (("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("looped_bfs", 2)):
+        for ranks in (2, 3, 4):
+            run(PREFIX / "bin" / "lockstep", "launch", "--ranks", ranks, "--", folder / "parallel", folder / "weights", kind, chunks)
+            worst = largest_difference(expected, weights("weights"))
+            print(f"pipeline: {kind}, {ranks} ranks with {chunks} stage(s), largest difference {worst:.1e}")
+            assert worst <= 1e-10
+
+
 def linear_model():
     folder = build_example("linear_model")
     output = run(PREFIX / "bin" / "lockstep", "launch", "--ranks", 4, "--", folder / "linear_model")
@@ -78,4 +99,5 @@ if __name__ == "__main__":
     run("cmake", "--install", BUILD, "--prefix", PREFIX)
     own_module()
     tensor_parallel()
+    pipeline()
     linear_model()

@@ -140,7 +140,7 @@ TEST(TensorLayouts, StartFromTheSameBits) {
     for (const char* name : {"tp2", "tp4", "dp2-tp2-sp"}) {
       const spec::Layout layout = spec::parse_layout(name);
       comm::run_ranks(layout.world_size(), {}, [&](comm::ProcessGroup& world) {
-        const Trainer trainer(spec::apply(layout, base), world);
+        Trainer trainer(spec::apply(layout, base), world);
         const auto gathered = trainer.parameters_to_save();
         ASSERT_EQ(gathered.size(), world.rank() == 0 ? whole->parameter_list().size() : 0);
         for (size_t i = 0; i < gathered.size(); ++i) {
