@@ -33,6 +33,7 @@ NcclGroup::OnDevice::OnDevice(ProcessGroup& host, int device, double deadline_s)
           check.side(),
           {.device = device, .name = host.name(), .deadline_s = deadline_s, .look = [&host] { host.check(); }}),
       watchdog({.world_rank = host.world_rank(host.rank()),
+                .device = device,
                 .look =
                     [this, &host] {
                       communicator.look_for_errors();

@@ -52,6 +52,7 @@ void Watchdog::fail(const Failure& failure) {
 
 void Watchdog::watch_all() {
   log::set_thread_rank(options_.world_rank);
+  static_cast<void>(cudaSetDevice(options_.device));  // else the runtime makes a context on GPU 0 as well
   Calls calls;
   while (true) {
     Failure failure;

@@ -19,6 +19,7 @@ class Watchdog {
  public:
   struct Options {
     int world_rank = 0;
+    int device = 0;
     std::function<void()> look;          // throws why calls under way will not end: NCCL's errors, ranks that died
     std::function<void()> look_at_host;  // the same, but only what the host group knows
     std::function<void()> abort;         // makes kernels under way end
