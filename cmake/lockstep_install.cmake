@@ -8,7 +8,7 @@ add_library(lockstep::lockstep ALIAS lockstep)
 install(TARGETS lockstep ${_layers} EXPORT lockstep_targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT lockstep_targets NAMESPACE lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 install(DIRECTORY src/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-install(FILES cmake/FindLockstepTorch.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+install(FILES cmake/FindLockstepTorch.cmake cmake/FindLockstepNccl.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 configure_package_config_file(cmake/lockstep-config.cmake.in ${CMAKE_BINARY_DIR}/lockstep-config.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/lockstep-config-version.cmake COMPATIBILITY SameMajorVersion)

@@ -4,6 +4,8 @@
 #   LOCKSTEP_PYTHON      the python3 that makes the virtual environment of the wheel
 
 readonly TORCH_WHEEL="torch==2.13.0"
+# Of the wheels of one version the plain one is the CUDA build; it brings NCCL and the libraries of CUDA, but not all headers.
+readonly CUDA_WHEELS="torch===2.13.0 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 readonly TEST_WHEELS="numpy==2.4.6 transformers==4.57.6 safetensors==0.8.0"
 readonly PYTHON_DIR="$PWD/.deps/python"
 readonly BUILD_PACKAGES="clang-19 clang-format-19 clang-tidy-19 mold ninja-build ccache cmake libcli11-dev libtomlplusplus-dev
@@ -45,6 +47,17 @@ install_wheels() {
   [ -e "$stamp" ] && return
   say "setup: installing $* into .deps/python"
   pip install -q "$@" || die "pip could not install: $*"
+  touch "$stamp"
+}
+
+# A CUDA libtorch, CUDA's runtime and NCCL, beside the CPU's: into .deps/cuda.
+install_cuda() {
+  local stamp=".deps/cuda/installed-$(printf '%s' "$CUDA_WHEELS" | cksum | cut -d' ' -f1)"
+  [ -e "$stamp" ] && return
+  say "setup: installing $CUDA_WHEELS into .deps/cuda"
+  rm -rf .deps/cuda
+  # shellcheck disable=SC2086
+  pip install -q --no-compile --target .deps/cuda $CUDA_WHEELS || die "pip could not install: $CUDA_WHEELS"
   touch "$stamp"
 }
 

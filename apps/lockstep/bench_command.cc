@@ -68,8 +68,7 @@ int finish(const BenchOptions& options, const BenchResult& result) {
 }
 
 int as_rank(const BenchOptions& options, const BenchPlan& plan) {
-  std::string backend = options.rank_backend;
-  if (backend.empty() && !plan.backends.empty()) backend = plan.backends.front();
+  const std::string backend = options.rank_backend.empty() ? plan.backends.front() : options.rank_backend;
   const auto world = launch::world_from_environment({.backend = backend});
   const BenchResult result = measure_on(*world, options, plan);
   if (world->rank() != 0) return 0;

@@ -106,7 +106,11 @@ std::vector<std::string> algorithms_of(Operation operation, const BenchOptions& 
 
 std::vector<std::string> backends_of(const BenchOptions& options) {
   std::vector<std::string> names = split_list(options.backends);
-  for (const std::string& name : names) launch::find_backend(name);  // refuses what is not there
+  for (const std::string& name : names) {
+    launch::find_backend(name);  // refuses what is not there
+    if (name == "nccl")
+      refuse("--backend", name, "must connect host memory, which is what is measured", "shared_memory");
+  }
   const launch::Place place = launch::place_from_environment();
   if (place.launcher != "none" && names.size() > 1 && options.record.empty()) {
     refuse("--backend", options.backends,
@@ -116,7 +120,7 @@ std::vector<std::string> backends_of(const BenchOptions& options) {
   if (options.tune && names.size() > 1) {
     refuse("--backend", options.backends, "must be one with --tune: a table is of one backend", names.front());
   }
-  if (names.empty() && place.launcher == "none") names.emplace_back("shared_memory");
+  if (names.empty()) names.emplace_back(place.launcher == "none" ? "shared_memory" : launch::fitting_backend(place));
   return names;
 }
 

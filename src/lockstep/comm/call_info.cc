@@ -27,6 +27,7 @@ void add_counts(CallInfo& info, const Call& call, size_t ranks) {
 
 std::string counts_text(const CallInfo& call) {
   const Counts all = call.counts;
+  if (all.empty()) return " in uneven parts";  // of another rank, which did not say how many
   if (call.operation != Operation::all_to_all) return text(" in parts of ", join(all, ", "));
   const size_t ranks = all.size() / 2;
   return text(" sending ", join(all.first(ranks), ", "), " and receiving ", join(all.subspan(ranks), ", "));

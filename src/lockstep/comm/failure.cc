@@ -16,6 +16,8 @@ void Failure::raise() const {
       throw InvalidArgument(message);
     case Kind::unsupported:
       throw Unsupported(message);
+    case Kind::error:
+      throw Error(message);
     case Kind::none:
     case Kind::internal:
       break;
@@ -36,11 +38,21 @@ Failure Failure::of(std::exception_ptr error) {
     return {Kind::invalid_argument, e.what()};
   } catch (const Unsupported& e) {
     return {Kind::unsupported, e.what()};
+  } catch (const InternalError& e) {
+    return {Kind::internal, e.what()};
+  } catch (const Error& e) {
+    return {Kind::error, e.what()};
   } catch (const std::exception& e) {
     return {Kind::internal, e.what()};
   } catch (...) {
     return {Kind::internal, "an exception of unknown type"};
   }
+}
+
+Failure Failure::during(std::string_view place, int world_rank) const {
+  const std::string rank = text("rank ", world_rank, ": ");
+  const std::string_view rest = std::string_view(message).substr(message.starts_with(rank) ? rank.size() : 0);
+  return {kind, text(rank, "in ", place, ": ", rest)};
 }
 
 }  // namespace lockstep::comm

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <string_view>
 
 namespace lockstep::comm {
 
@@ -15,7 +16,8 @@ struct Failure {
     protocol_mismatch,
     invalid_argument,
     unsupported,
-    internal
+    internal,
+    error  // any other
   };
 
   Kind kind = Kind::none;
@@ -25,6 +27,8 @@ struct Failure {
   // Throws a new object each time, so that threads never share one.
   [[noreturn]] void raise() const;
   static Failure of(std::exception_ptr error);
+  // The same, of a call during which it was noticed: "rank 0: in barrier (call 3 on group 'dp'): ...".
+  Failure during(std::string_view place, int world_rank) const;
 };
 
 }  // namespace lockstep::comm

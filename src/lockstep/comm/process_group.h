@@ -73,7 +73,7 @@ struct Buffer {
   int64_t count = 0;  // elements
   DataType type = DataType::f32;
   Device device = Device::cpu;
-  void* stream = nullptr;                  // none on CPU
+  void* stream = nullptr;                  // a cudaStream_t: the caller's; none on CPU
   std::shared_ptr<const void> keep_alive;  // held until the call is done, for asynchronous calls; may be null
 
   int64_t bytes() const { return count * element_size(type); }
@@ -125,11 +125,11 @@ class Work {
   Work() = default;  // already complete
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // Returns when the result may be used. On CPU that means it is there. Throws PeerLost, DeadlineExceeded,
-  // ProtocolMismatch, as often as it is called.
+  // Returns when the result may be used. On CPU that means it is there; on a device, that what is put on the call's
+  // stream from now on finds it there. Throws PeerLost, DeadlineExceeded, ProtocolMismatch, as often as it is called.
   void wait() const;
-  // Blocks the host until the result is there; on CPU the same as wait().
-  void synchronize() const { wait(); }
+  // Blocks the host until the result is there, and the ranks have agreed on the call; on CPU the same as wait().
+  void synchronize() const;
   bool done() const;
 
  private:

@@ -12,10 +12,13 @@ namespace {
   throw InvalidArgument(text(describe(call), ": ", rule));
 }
 
-void validate_buffer(const Call& call, const Buffer& buffer, std::string_view which) {
+void validate_buffer(const Call& call, const Buffer& buffer, Device device, std::string_view which) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / element_size(DataType::f64);
-  if (buffer.device != Device::cpu) {
-    throw Unsupported(text(describe(call), ": the ", which, " is on a device; copy it to the host first"));
+  if (buffer.device != device) {
+    throw Unsupported(text(describe(call), ": the ", which,
+                           device == Device::cpu ? " is on a device; copy it to the host first"
+                                                 : " is in host memory and the call's other data on a device; copy it "
+                                                   "there first"));
   }
   if (buffer.count < 0) refuse(call, text("the ", which, " has ", buffer.count, " elements (nearest: 0)"));
   if (buffer.count > kMost) refuse(call, text("the ", which, " has more elements than memory can have"));
@@ -56,7 +59,7 @@ void validate_own_part(const Call& call, const Buffer& part, int64_t count, std:
   refuse(call, text("the ", which, " has ", part.count, " elements; this rank's part has ", count));
 }
 
-void validate_buffers(const Call& call, bool is_root) {
+void validate_buffers(const Call& call, bool is_root, Device device) {
   const Operation operation = call.operation;
   const bool in_place = operation == Operation::all_reduce || operation == Operation::broadcast;
   const bool has_input = operation == Operation::scatter
@@ -65,8 +68,8 @@ void validate_buffers(const Call& call, bool is_root) {
   const bool has_output = operation == Operation::reduce || operation == Operation::gather
                               ? is_root
                               : operation != Operation::send && operation != Operation::barrier;
-  if (has_input) validate_buffer(call, call.input, "input");
-  if (has_output) validate_buffer(call, call.output, in_place ? "buffer" : "output");
+  if (has_input) validate_buffer(call, call.input, device, "input");
+  if (has_output) validate_buffer(call, call.output, device, in_place ? "buffer" : "output");
   if (has_input && has_output) validate_same_type(call);
 }
 
@@ -115,13 +118,13 @@ bool is_integer(DataType type) {
 
 }  // namespace
 
-void validate(const Call& call, int rank, int size) {
+void validate(const Call& call, int rank, int size, Device device) {
   const bool message = is_message(call.operation);
   if ((message || has_root(call.operation)) && (call.peer < 0 || call.peer >= size)) {
     refuse(call, text("the ", message ? "peer" : "root", " must be a rank of the group, 0 to ", size - 1));
   }
   if (message && call.peer == rank) refuse(call, "the peer must be another rank; copy the data instead");
-  validate_buffers(call, call.peer == rank);
+  validate_buffers(call, call.peer == rank, device);
   validate_sizes(call, rank, size);
   const DataType type = call.operation == Operation::reduce ? call.input.type : call.output.type;
   if (reduces(call.operation) && call.reduction == Reduction::average && is_integer(type)) {

@@ -5,8 +5,8 @@
 
 namespace lockstep::comm {
 
-// Of a call that this rank of a group of `size` makes on host memory.
-//   throws  InvalidArgument for a call that no group of this size could execute; Unsupported for memory of a device
-void validate(const Call& call, int rank, int size);
+// Of a call that this rank of a group of `size` makes on memory of `device`.
+//   throws  InvalidArgument for a call that no group of this size could execute; Unsupported for memory elsewhere
+void validate(const Call& call, int rank, int size, Device device = Device::cpu);
 
 }  // namespace lockstep::comm

@@ -14,14 +14,23 @@ bool Work::State::done() const {
   return done_;
 }
 
-void Work::State::wait() const {
+void Work::State::synchronize() const {
   std::unique_lock lock(mutex_);
   completed_.wait(lock, [this] { return done_; });
   if (failure_) failure_.raise();
 }
 
+void Work::State::check() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) failure_.raise();
+}
+
 void Work::wait() const {
   if (state_) state_->wait();
+}
+
+void Work::synchronize() const {
+  if (state_) state_->synchronize();
 }
 
 bool Work::done() const {

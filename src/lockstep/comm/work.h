@@ -11,10 +11,16 @@ namespace lockstep::comm {
 
 struct Work::State {
  public:
+  virtual ~State() = default;
   void complete(Failure failure = {});
   bool done() const;
-  // Throws the failure, if that is how the call ended.
-  void wait() const;
+  // As of Work. Both throw the failure, if that is how the call ended. A call on a device overrides wait.
+  virtual void wait() const { synchronize(); }
+  virtual void synchronize() const;
+
+ protected:
+  // Throws the failure, if the call has ended with one already.
+  void check() const;
 
  private:
   mutable std::mutex mutex_;

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "lockstep/distributed/device.h"
 #include "lockstep/distributed/memory.h"
 
 namespace lockstep {
@@ -191,13 +192,16 @@ comm::Buffer buffer_of(const at::Tensor& tensor, std::string_view what) {
     throw InvalidArgument(text(what, " of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
                                " is not contiguous; pass .contiguous() and copy the result back"));
   }
-  if (!tensor.device().is_cpu()) {
-    throw Unsupported(text(what, " is on ", tensor.device().str(),
-                           ": this build has no backend between such devices; move it to cpu"));
+  const c10::Device device = tensor.device();
+  if (!device.is_cpu() && !device.is_cuda()) {
+    throw Unsupported(
+        text(what, " is on ", device.str(), ": there is no backend between such devices; move it to cpu"));
   }
   return {.data = tensor.data_ptr(),
           .count = tensor.numel(),
           .type = data_type_of(tensor, what),
+          .device = device.is_cuda() ? comm::Device::cuda : comm::Device::cpu,
+          .stream = current_stream(device),
           .keep_alive = std::shared_ptr<const void>(tensor.storage().unsafeGetStorageImpl(),
                                                     [kept = tensor.storage()](const void*) {})};
 }

@@ -35,4 +35,9 @@ void synchronize(c10::Device device) {
   runtime->synchronizeStream(runtime->getStream(device));
 }
 
+void* current_stream(c10::Device device) {
+  if (device.is_cpu()) return nullptr;
+  return c10::impl::getDeviceGuardImpl(device.type())->getStream(device).native_handle();
+}
+
 }  // namespace lockstep

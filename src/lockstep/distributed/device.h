@@ -17,4 +17,7 @@ int device_count(c10::DeviceType type);  // 0 when this build of libtorch has no
 // Blocks until everything queued on the device's current stream is done; nothing to do on CPU.
 void synchronize(c10::Device device);
 
+// The stream that operations on the device now go to, as its runtime knows it (a cudaStream_t); null on CPU.
+void* current_stream(c10::Device device);
+
 }  // namespace lockstep

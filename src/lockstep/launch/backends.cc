@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process/in_process.h"
 #include "lockstep/comm/mpi/mpi_world.h"
+#include "lockstep/comm/nccl/nccl_world.h"
 #include "lockstep/comm/shared_memory/shared_memory.h"
 #include "lockstep/launch/world.h"
 
@@ -61,6 +62,17 @@ std::unique_ptr<comm::ProcessGroup> join_mpi(const Place& place, const WorldOpti
   return comm::join_mpi_world(mpi);
 }
 
+// Beside the backend that connects the ranks' host memory.
+std::unique_ptr<comm::ProcessGroup> join_nccl(const Place& place, const WorldOptions& options) {
+  const int gpus = comm::num_gpus();
+  if (place.local_rank >= gpus) {
+    throw Unsupported(text("backend nccl: local rank ", place.local_rank,
+                           " has no GPU of its own, the driver of this host gives ", gpus, "; use backend ",
+                           fitting_backend(place), " for memory of the host"));
+  }
+  return comm::with_nccl(find_backend(fitting_backend(place)).join(place, options));
+}
+
 }  // namespace
 
 std::span<const Backend> backends() {
@@ -68,7 +80,7 @@ std::span<const Backend> backends() {
       {"in_process", "threads of one process", "", join_in_process},
       {"shared_memory", "processes of one host", "", join_shared_memory},
       {"mpi", "processes, also of several hosts", comm::mpi_missing_because(), join_mpi},
-      {"nccl", "GPUs", "it is not built in", nullptr},
+      {"nccl", "GPUs, beside one of the above for host memory", comm::nccl_missing_because(), join_nccl},
   };
   return kBackends;
 }

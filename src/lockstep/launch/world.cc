@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/mpi/mpi_world.h"
+#include "lockstep/comm/nccl/nccl_world.h"
 #include "lockstep/launch/variables.h"
 
 namespace lockstep::launch {
@@ -78,20 +79,6 @@ Place checked(const Place& place, const char* rank_variable, const char* world_s
   return place;
 }
 
-const char* fitting_backend(const Place& place) {
-  if (place.descriptor >= 0) return "shared_memory";
-  if (place.world_size == 1) return "in_process";
-  const std::string_view no_mpi = comm::mpi_missing_because();
-  if (place.has_mpi && no_mpi.empty()) return "mpi";
-  if (!place.meeting.empty()) return "shared_memory";
-  throw Unsupported(text(place.launcher, " started ", place.world_size, " processes, but ",
-                         place.has_mpi ? text("this build has no MPI to connect them (", no_mpi, ")")
-                                       : "it does not tell MPI, the backend between processes that lockstep did not "
-                                         "start, where they are",
-                         "; start them with lockstep launch --ranks ", place.world_size, " -- PROGRAM, or mpirun -n ",
-                         place.world_size, " PROGRAM"));
-}
-
 }  // namespace
 
 Place place_from_environment() {
@@ -117,10 +104,26 @@ Place place_from_environment() {
   return {};
 }
 
+std::string_view fitting_backend(const Place& place) {
+  if (place.descriptor >= 0) return "shared_memory";
+  if (place.world_size == 1) return "in_process";
+  const std::string_view no_mpi = comm::mpi_missing_because();
+  if (place.has_mpi && no_mpi.empty()) return "mpi";
+  if (!place.meeting.empty()) return "shared_memory";
+  throw Unsupported(text(place.launcher, " started ", place.world_size, " processes, but ",
+                         place.has_mpi ? text("this build has no MPI to connect them (", no_mpi, ")")
+                                       : "it does not tell MPI, the backend between processes that lockstep did not "
+                                         "start, where they are",
+                         "; start them with lockstep launch --ranks ", place.world_size, " -- PROGRAM, or mpirun -n ",
+                         place.world_size, " PROGRAM"));
+}
+
 std::unique_ptr<comm::ProcessGroup> world_from_environment(const WorldOptions& options) {
   const Place place = place_from_environment();
-  const Backend& backend = find_backend(options.backend.empty() ? fitting_backend(place) : options.backend);
-  std::unique_ptr<comm::ProcessGroup> world = backend.join(place, options);
+  const std::string_view chosen = !options.backend.empty()              ? std::string_view(options.backend)
+                                  : place.local_rank < comm::num_gpus() ? "nccl"
+                                                                        : fitting_backend(place);
+  std::unique_ptr<comm::ProcessGroup> world = find_backend(chosen).join(place, options);
   if (const char* const folder = std::getenv(kFlightVariable)) world->set_flight_folder(folder);
   return world;
 }

@@ -14,7 +14,7 @@ namespace lockstep::launch {
 
 struct WorldOptions {
   std::optional<std::chrono::milliseconds> deadline;  // the groups' default; absent: the launcher's
-  std::string backend;                                // a name in backends(); empty: what fits the launcher
+  std::string backend;  // a name in backends(); empty: what fits the launcher, and nccl over it where there are GPUs
 };
 
 // This process's place among the processes that were started together.
@@ -31,6 +31,10 @@ struct Place {
 // Reads lockstep's own variables first, then mpirun's, srun's and torchrun's.
 //   throws  InvalidArgument for variables that contradict one another
 Place place_from_environment();
+
+// Which backend connects the host memory of processes that were started so.
+//   throws  Unsupported for several ranks of a launcher that no backend of this build serves
+std::string_view fitting_backend(const Place& place);
 
 // Joins the world: shared memory under our launcher, MPI under mpirun (or an srun that speaks PMIx), one rank without a
 // launcher. Call it once.

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/nccl/nccl_world.h"
 
 namespace lockstep::launch {
 namespace {
@@ -116,8 +117,13 @@ TEST(World, VariablesThatContradictOneAnother) {
 }
 
 TEST(Backends, ThatAreMissingSayWhatThereIs) {
-  EXPECT_THAT(message_of<Unsupported>({}, {.backend = "nccl"}),
-              AllOf(HasSubstr("backend nccl is not part of this build"), HasSubstr("in_process, shared_memory")));
+  if (!comm::nccl_missing_because().empty()) {
+    EXPECT_THAT(message_of<Unsupported>({}, {.backend = "nccl"}),
+                AllOf(HasSubstr("backend nccl is not part of this build"), HasSubstr("in_process, shared_memory")));
+  } else if (comm::num_gpus() == 0) {
+    EXPECT_THAT(message_of<Unsupported>({}, {.backend = "nccl"}),
+                AllOf(HasSubstr("local rank 0 has no GPU of its own"), HasSubstr("use backend in_process")));
+  }
   EXPECT_THAT(message_of<InvalidArgument>({}, {.backend = "shared_memroy"}), HasSubstr("(nearest: shared_memory)"));
   EXPECT_THAT(message_of<Unsupported>({}, {.backend = "shared_memory"}), HasSubstr("lockstep launch --ranks N"));
 }
