@@ -57,6 +57,7 @@ if __name__ == "__main__":
                  ("verify_llama.toml", "in_process", SHARDED, ("--set", "model.tie_embeddings=true")),
                  ("verify.toml", "in_process", "tp2-zero3,dp2-tp2-zero1,dp2-tp2-zero2,dp2-tp2-zero3,dp2-tp2-sp-zero1,dp2-tp2-sp-zero3", ()),
                  ("verify_llama.toml", "in_process", "dp2-tp2-sp-zero2,dp2-tp2-sp-zero3,dp2-tp4-zero3,dp2-tp2-zero3g1", ()),
+                 ("verify.toml", "in_process", "dp2-zero3-recompute_full,dp2-zero3-recompute_sqrt,dp2-zero2-recompute_selective", ()),
                  ("verify.toml", "shared_memory", "dp2-zero1,dp3-zero2,dp4-zero3,dp4-zero3g2-acc2", ()),
                  ("verify.toml", "in_process", "dp2-zero2,dp3-zero3,dp2-zero3-acc4,dp4-zero3g2-acc2",
                   ("--set", 'parallel.gradient_reduction="immediate"')),

@@ -52,8 +52,6 @@ lr = 1e-3
 decay = "none"
 weight_decay = 0.01
 clip_norm = 0.0
-[parallel]
-zero = {zero}
 [run]
 directory = "{folder}/run"
 validate_every = 0

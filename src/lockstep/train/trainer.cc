@@ -233,7 +233,7 @@ double Trainer::validation_loss() {
   return total_loss / sum_over_data(static_cast<double>(tokens), "validation tokens");
 }
 
-std::vector<nn::Parameter> Trainer::parameters_to_save() {
+std::vector<nn::Parameter> Trainer::parameters_to_save() const {
   std::vector<nn::Parameter> whole;
   const std::vector<NamedTensor> held = states_->weights(/*to_save=*/true);
   if (data_rank_ != 0) return whole;
@@ -247,7 +247,7 @@ std::vector<nn::Parameter> Trainer::parameters_to_save() {
   return whole;
 }
 
-void Trainer::record_end(RunRecord& record) {
+void Trainer::record_end(RunRecord& record) const {
   record.parameters = whole_.gather(states_->weights(/*to_save=*/false));
   record.state = whole_.gather(states_->optimizer_state());
 }

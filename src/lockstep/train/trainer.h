@@ -67,9 +67,9 @@ class Trainer {
   int64_t samples_per_rank() const;
 
   // The model's parameters whole, on rank 0 of both axes; none on others. Called by every rank.
-  std::vector<nn::Parameter> parameters_to_save();
+  std::vector<nn::Parameter> parameters_to_save() const;
   // Adds what the last step has left behind, whole: weights and the optimizer's state. Called by every rank.
-  void record_end(RunRecord& record);
+  void record_end(RunRecord& record) const;
 
  private:
   struct Microbatch {

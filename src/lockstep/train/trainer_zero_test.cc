@@ -63,6 +63,7 @@ class LeavingOut final : public comm::ProcessGroup {
   collective::Traffic traffic() const override { return inner_.traffic(); }
   std::chrono::milliseconds default_deadline() const override { return inner_.default_deadline(); }
   void set_default_deadline(std::chrono::milliseconds deadline) override { inner_.set_default_deadline(deadline); }
+  void set_flight_folder(std::string folder) override { inner_.set_flight_folder(std::move(folder)); }
   void set_recorder(trace::Recorder* recorder) override { inner_.set_recorder(recorder); }
   trace::Recorder* recorder() const override { return inner_.recorder(); }
 
