@@ -21,9 +21,10 @@ struct Rules {
   std::vector<double> in_flight_bound;  // by rank, in micro-batches of the whole rank; empty: none
 };
 
-// Rules that the table breaks, at most 100; those that need others to hold are looked at when the others do. A problem's
-// field is the rank, its value the action, and its rule names the other action concerned. Communication, sharding, recomputation and the step need not be there; communication
-// that is there in part must be there whole, and a stage that is unsharded once must be whole whenever it computes.
+// Rules that the table breaks, at most 100; those that need others to hold are looked at when the others do. A
+// problem's field is the rank, its value the action, and its rule names the other action concerned. Communication,
+// sharding, recomputation and the step need not be there; communication that is there in part must be there whole, and
+// a stage that is unsharded once must be whole whenever it computes.
 std::vector<Problem> validate(const Table& table, const Rules& rules = {});
 
 // Where ranks stand that cannot go on, once all that can have; empty: all come to the end.
