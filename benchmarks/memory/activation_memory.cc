@@ -11,7 +11,7 @@
 #include <string>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/nn/live_bytes.h"
+#include "lockstep/distributed/memory.h"
 #include "lockstep/nn/local_seams.h"
 #include "lockstep/nn/transformer.h"
 #include "lockstep/spec/names.h"
@@ -38,7 +38,7 @@ class Bench {
   void step(spec::Recompute mode, Measured& result) {
     const nn::Context context{seams_.seams(), {}, {mode, nullptr}};
     const double start_s = now_s();
-    const nn::LiveBytes bytes;
+    const MemorySince bytes;
     at::Tensor hidden = transformer_.embed(tokens_, context);
     const int64_t embedded = bytes.now();
     hidden = transformer_.blocks({0, transformer_.model().layers}, hidden, context);

@@ -72,6 +72,12 @@ void count_tensor_memory() {
   c10::SetCPUAllocator(&CountingAllocator::instance(), /*priority=*/1);
 }
 
+MemorySince::MemorySince() {
+  count_tensor_memory();
+  reset_memory_peak();
+  before_ = memory_use().bytes;
+}
+
 MemoryUse memory_use() {
   return {used.load(), peak.load()};
 }

@@ -10,7 +10,7 @@
 #include "lockstep/checkpoint/weights.h"
 #include "lockstep/comm/in_process/in_process.h"
 #include "lockstep/distributed/collectives.h"
-#include "lockstep/nn/live_bytes.h"
+#include "lockstep/distributed/memory.h"
 #include "lockstep/optim/clip.h"
 #include "lockstep/parallel/tensor/linear.h"
 #include "lockstep/spec/layout.h"
@@ -289,7 +289,7 @@ double kept_by_blocks(const std::string& layout) {
     parallel::TensorParallel tensor_parallel(plan, world);
     const nn::Context context{tensor_parallel.seams(), {}, {}};
     const Tensor in = model.embed(at::zeros({2, plan.model.sequence}, at::kLong), context);
-    std::optional<nn::LiveBytes> bytes;  // of the process: rank 0 counts for all, while nobody computes
+    std::optional<MemorySince> bytes;  // of the process: rank 0 counts for all, while nobody computes
     barrier(world);
     if (world.rank() == 0) bytes.emplace();
     barrier(world);

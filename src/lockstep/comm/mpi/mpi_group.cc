@@ -99,14 +99,16 @@ MpiGroup::MpiGroup(std::shared_ptr<Process> process, GroupIdentity identity)
                  .announced_bytes = kInlineBytes}),
       collectives_(view_, process_->board, programs_, flight_),
       messages_(view_, process_->board, flight_),
-      collective_lane_(health_, of_caller_, identity_.world_rank(),
-                       [this](const Call& call, double deadline_s, const Pace& pace) {
-                         const std::lock_guard lock(programs_mutex_);
-                         collectives_.execute(call, programs_.choose(call), deadline_s, pace);
-                       }) {}
+      collective_lane_(std::make_unique<Lane>(health_, of_caller_, identity_.world_rank(),
+                                              [this](const Call& call, double deadline_s, const Pace& pace) {
+                                                const std::lock_guard lock(programs_mutex_);
+                                                collectives_.execute(call, programs_.choose(call), deadline_s, pace);
+                                              })) {}
 
 MpiGroup::~MpiGroup() {
   health_.abandon();
+  collective_lane_.reset();  // calls under way end, and with them the use of the tags
+  message_lanes_.clear();
   process_->board.depart(identity_, collectives_.calls());
   process_->return_tags(view_.tag);
 }
@@ -121,7 +123,7 @@ double MpiGroup::deadline_s(const Call& call) const {
 }
 
 Lane& MpiGroup::lane_of(const Call& call) {
-  if (!is_message(call.operation)) return collective_lane_;
+  if (!is_message(call.operation)) return *collective_lane_;
   const std::lock_guard lock(lanes_mutex_);
   std::unique_ptr<Lane>& lane = message_lanes_[{call.peer, call.operation == Operation::send}];
   if (lane == nullptr) {

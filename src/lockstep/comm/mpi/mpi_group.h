@@ -93,7 +93,7 @@ class MpiGroup final : public ProcessGroup {
   Collectives collectives_;
   Messages messages_;
   std::mutex lanes_mutex_;
-  Lane collective_lane_;
+  std::unique_ptr<Lane> collective_lane_;
   std::map<std::pair<int, bool>, std::unique_ptr<Lane>> message_lanes_;  // by peer and whether it sends
 };
 

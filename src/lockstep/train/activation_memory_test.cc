@@ -1,17 +1,22 @@
-#include "lockstep/nn/live_bytes.h"
-
+// What a model keeps for its backward, counted, in each mode of recomputation.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/distributed/memory.h"
 #include "lockstep/nn/local_seams.h"
 #include "lockstep/nn/transformer.h"
 
-namespace lockstep::nn {
+namespace lockstep::train {
 namespace {
 
-TEST(LiveBytes, CountsWhatIsAllocatedAndItsPeak) {
+using nn::Context;
+using nn::LocalSeams;
+using nn::Parameter;
+using nn::Transformer;
+
+TEST(MemorySince, CountsWhatIsAllocatedAndItsPeak) {
   const at::Tensor before = at::empty({100});
-  const LiveBytes bytes;
+  const MemorySince bytes;
   at::Tensor kept = at::empty({1000}, at::kDouble);
   EXPECT_EQ(bytes.now(), 8000);
   {
@@ -19,7 +24,7 @@ TEST(LiveBytes, CountsWhatIsAllocatedAndItsPeak) {
   }
   EXPECT_EQ(bytes.now(), 8000);
   EXPECT_EQ(bytes.peak(), 8500);
-  const LiveBytes later;
+  const MemorySince later;
   kept.reset();
   EXPECT_EQ(bytes.now(), 0);
   EXPECT_EQ(later.now(), -8000);
@@ -38,7 +43,7 @@ Memory measure(const spec::ModelSpec& model, int64_t batch, spec::Recompute mode
   for (const Parameter& parameter : transformer.parameter_list()) {
     parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
   }
-  const LiveBytes bytes;
+  const MemorySince bytes;
   at::Tensor hidden = transformer.embed(tokens, context);
   const int64_t embedded = bytes.now();
   hidden = transformer.blocks({0, model.layers}, hidden, context);
@@ -93,4 +98,4 @@ TEST(ActivationMemory, OfBf16IsHalf) {
 }
 
 }  // namespace
-}  // namespace lockstep::nn
+}  // namespace lockstep::train
