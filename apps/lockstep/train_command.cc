@@ -63,7 +63,8 @@ int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
 
 void show_flight_records(const std::string& folder) {
   try {
-    std::cerr << "What the ranks were in (lockstep flight " << folder << "):\n" << comm::merge_flight_records(folder);
+    const std::string picture = comm::merge_flight_records(folder);
+    std::cerr << "What the ranks were in (lockstep flight " << folder << "):\n" << picture;
   } catch (const InvalidArgument&) {
     // Nobody wrote one: all were killed.
   }

@@ -55,7 +55,7 @@ TEST(RuleTable, IsReadAsItIsWritten) {
 
 TEST(RuleTable, MistakesAreNamedWithTheirLine) {
   EXPECT_THAT(what("\nall_reduce one_host 1.. .. rign"),
-              HasSubstr("line 2: all_reduce has no algorithm rign (it has naive, direct"));
+              HasSubstr("line 2: all_reduce has no algorithm rign (it has native, naive, direct"));
   EXPECT_THAT(what("all_reduce 1.. .. ring"), HasSubstr("line 1: must have operation, one_host or hosts"));
   EXPECT_THAT(what("all_reduce host 1.. .. ring"), HasSubstr("host must be one_host or hosts"));
   EXPECT_THAT(what("all_reduce hosts 0.. .. ring"), HasSubstr("0 is no number of ranks"));

@@ -71,6 +71,16 @@ class FlightLog {
   }
   void end(uint64_t ticket) const { recorder_.end(ticket); }
   void failed(const Failure& failure) const noexcept { recorder_.failed(failure); }
+  // What `work` throws is a failure.
+  template <class Work>
+  void watch(Work work) const {
+    try {
+      work();
+    } catch (...) {
+      failed(Failure::of(std::current_exception()));
+      throw;
+    }
+  }
 
  private:
   FlightRecorder& recorder_;

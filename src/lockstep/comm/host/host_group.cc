@@ -77,19 +77,14 @@ Work HostGroup::submit(const Call& call) {
   }
   if (!call.options.algorithm.empty()) programs_.choose(call);  // refuses a name that there is not
   const Place place{.call = info_of(call), .kind = "queued call", .number = ++submitted_};
-  health_.check(&place);
+  flight_.watch([&] { health_.check(&place); });
   return queue_.submit(call, deadline_s(call), recorder_);
 }
 
 void HostGroup::execute(const Call& call, double deadline_s, trace::Recorder* recorder, const Patience& patience) {
   const std::lock_guard lock(execution_);
   const double start_s = recorder != nullptr ? now_s() : 0;
-  try {
-    collectives_.execute(call, programs_.choose(call), deadline_s, patience);
-  } catch (...) {
-    flight_.failed(Failure::of(std::current_exception()));
-    throw;
-  }
+  flight_.watch([&] { collectives_.execute(call, programs_.choose(call), deadline_s, patience); });
   if (recorder != nullptr) record_call(recorder, info_of(call), start_s);
 }
 
@@ -137,8 +132,10 @@ Registered HostGroup::allocate(int64_t bytes) {
 }
 
 void HostGroup::check() const {
-  health_.check();
-  world_health_.check();
+  flight_.watch([&] {
+    health_.check();
+    world_health_.check();
+  });
 }
 
 }  // namespace lockstep::comm::host

@@ -145,7 +145,9 @@ void MpiGroup::run(const Call& call) {
 Work MpiGroup::submit(const Call& call) {
   validate(call, rank(), size());
   if (!call.options.algorithm.empty()) programs_.choose(call);
-  return lane_of(call).submit(call, deadline_s(call), recorder_);
+  Work work;
+  flight_.watch([&] { work = lane_of(call).submit(call, deadline_s(call), recorder_); });
+  return work;
 }
 
 std::unique_ptr<ProcessGroup> MpiGroup::split(std::span<const int> ranks, std::string_view name) {

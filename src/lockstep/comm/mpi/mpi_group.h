@@ -62,7 +62,9 @@ class MpiGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> split(std::span<const int> ranks, std::string_view name) override;
   // Memory of this process, which MPI can send; with shared memory inside of hosts, of that.
   Registered allocate(int64_t bytes) override;
-  void check() const override { health_.look_and_check(); }
+  void check() const override {
+    flight_.watch([this] { health_.look_and_check(); });
+  }
 
   std::chrono::milliseconds default_deadline() const override { return default_deadline_; }
   void set_rules(collective::RuleTable rules) override;
