@@ -19,14 +19,10 @@ const LossFunction kMse = [](const at::Tensor& output, const at::Tensor& target)
   return torch::mse_loss(output, target);
 };
 
-PipelineStage identity() {
-  return {nullptr, [](const at::Tensor& x) { return x * 1; }};
-}
-
 TEST(PipelineShapes, AreExchangedInTheFirstStepAndWhenInputsChange) {
   const schedule::Table table = *table_of("1f1b", 4, 4);
   on_ranks(4, [&](comm::ProcessGroup& world) {
-    PipelineSchedule pipeline(table, {identity()}, world);
+    PipelineSchedule pipeline(table, {identity_stage()}, world);
     std::vector<int64_t> announcements;
     for (const int64_t rows : {8, 8, 8, 9, 9, 8}) {
       pipeline.step(some_numbers(rows, 1), some_numbers(rows, 2), kMse);
@@ -46,8 +42,8 @@ TEST(PipelineShapes, AreExchangedBesideLargeMessagesOnManyStages) {
             ? schedule::make_table(kind, {.ranks = ranks, .microbatches = 4, .chunks = 4 / (ranks / 2)})
             : *table_of(kind, ranks, 4);
     on_ranks(ranks, [&](comm::ProcessGroup& world) {
-      PipelineSchedule pipeline(table, std::vector(static_cast<size_t>(table.stages() / ranks), identity()), world,
-                                {.shapes_vary = true});
+      PipelineSchedule pipeline(table, std::vector(static_cast<size_t>(table.stages() / ranks), identity_stage()),
+                                world, {.shapes_vary = true});
       for (const int64_t width : {1 << 16, 1 << 15}) {  // 2 MiB and 1 MiB per message
         const at::Tensor x = some_numbers(16, 1, width);
         const StepResult result = pipeline.step(x, x, kMse);
@@ -55,6 +51,19 @@ TEST(PipelineShapes, AreExchangedBesideLargeMessagesOnManyStages) {
       }
       EXPECT_EQ(pipeline.announcements(), 2);
     });
+  }
+}
+
+// Tensors of a peer come in the order in which it sends them, whichever is used first; also while their shapes are not
+// known yet.
+TEST(PipelineShapes, AreExchangedThoughTensorsAreUsedInAnotherOrder) {
+  const schedule::Table table = schedule::parse_table(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1\n"
+      "1RECV_F0,1RECV_F1,1F1,1F0,1B1,1SEND_B1,1B0,1SEND_B0\n");
+  const Blocks blocks = make_blocks(2);
+  for (const int steps : {1, 2}) {
+    const PipelineRun run{.table = table, .inputs = some_numbers(5, 1), .targets = some_numbers(5, 2), .steps = steps};
+    EXPECT_LE(worst_difference(run_pipeline(run, blocks), run_whole(run, blocks)), 1e-10);
   }
 }
 
@@ -80,7 +89,7 @@ TEST(PipelineShapes, StagesThatAreNotTrainedOrDoNotUseTheirInputAreFine) {
   on_ranks(3, [](comm::ProcessGroup& world) {
     const at::Tensor weight = torch::ones({6}, torch::kDouble).requires_grad_();
     const std::vector<PipelineStage> stages = {
-        identity(),  // nothing to train, and its input needs no gradient
+        identity_stage(),  // nothing to train, and its input needs no gradient
         {nullptr, [&](const at::Tensor& x) { return x * weight; }},
         {nullptr, [&](const at::Tensor& x) { return torch::ones_like(x) * weight; }}};
     PipelineSchedule pipeline(*table_of("1f1b", 3, 2), {stages[static_cast<size_t>(world.rank())]}, world);
@@ -92,7 +101,8 @@ TEST(PipelineShapes, StagesThatAreNotTrainedOrDoNotUseTheirInputAreFine) {
 }
 
 void construct(const schedule::Table& table, int ranks, size_t stages) {
-  on_ranks(ranks, [&](comm::ProcessGroup& world) { PipelineSchedule(table, std::vector(stages, identity()), world); });
+  on_ranks(ranks,
+           [&](comm::ProcessGroup& world) { PipelineSchedule(table, std::vector(stages, identity_stage()), world); });
 }
 
 TEST(PipelineRefuses, TablesItCannotRun) {
@@ -114,7 +124,7 @@ TEST(PipelineRefuses, TablesItCannotRun) {
 // Every rank gets the error, nothing is sent, and a right step works afterwards.
 TEST(PipelineRefuses, BatchesThatDoNotFitOnEveryRank) {
   on_ranks(3, [](comm::ProcessGroup& world) {
-    PipelineSchedule pipeline(*table_of("gpipe", 3, 4), {identity()}, world);
+    PipelineSchedule pipeline(*table_of("gpipe", 3, 4), {identity_stage()}, world);
     const auto step = [&](const at::Tensor& inputs, const at::Tensor& targets) {
       return [&, inputs, targets] { pipeline.step(inputs, targets, kMse); };
     };
@@ -141,7 +151,7 @@ TEST(PipelineRefuses, RanksWithDifferentTables) {
   EXPECT_THAT(
       [] {
         on_ranks(2, [](comm::ProcessGroup& world) {
-          PipelineSchedule pipeline(*table_of(world.rank() == 0 ? "gpipe" : "1f1b", 2, 4), {identity()}, world);
+          PipelineSchedule pipeline(*table_of(world.rank() == 0 ? "gpipe" : "1f1b", 2, 4), {identity_stage()}, world);
           pipeline.step(some_numbers(4, 1), some_numbers(4, 2), kMse);
         });
       },
@@ -151,7 +161,7 @@ TEST(PipelineRefuses, RanksWithDifferentTables) {
 // Runs one step of two ranks in which rank `rank` has this stage.
 void step_with(const PipelineStage& stage, int rank, const LossFunction& loss = kMse) {
   on_ranks(2, [&](comm::ProcessGroup& world) {
-    PipelineSchedule pipeline(*table_of("1f1b", 2, 4), {world.rank() == rank ? stage : identity()}, world);
+    PipelineSchedule pipeline(*table_of("1f1b", 2, 4), {world.rank() == rank ? stage : identity_stage()}, world);
     pipeline.step(some_numbers(4, 1), some_numbers(4, 2), loss);
   });
 }
@@ -159,7 +169,7 @@ void step_with(const PipelineStage& stage, int rank, const LossFunction& loss = 
 TEST(PipelineRefuses, OutputsAndLossesWithoutAGradient) {
   EXPECT_THAT([] { step_with({nullptr, [](const at::Tensor& x) { return x.to(torch::kLong); }}, 0); },
               ThrowsMessage<InvalidArgument>(HasSubstr("stage 0 returned Long")));
-  EXPECT_THAT([] { step_with(identity(), 0, [](const at::Tensor& x, const at::Tensor&) { return x; }); },
+  EXPECT_THAT([] { step_with(identity_stage(), 0, [](const at::Tensor& x, const at::Tensor&) { return x; }); },
               ThrowsMessage<InvalidArgument>("the loss function returned [1, 6], not a scalar"));
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/parallel/pipeline/split_batch.h"
 #include "lockstep/schedule/in_flight.h"
 #include "lockstep/schedule/passes.h"
+#include "lockstep/trace/recorder.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -180,7 +181,7 @@ TEST(PipelineFaults, AreSeenByTheComparison) {
   not_divided.options.loss_is = PipelineOptions::LossIs::sum;
   EXPECT_GT(worst_difference(run_pipeline(not_divided, blocks), one), 1e-2);
 
-  // The accumulated buffer is scaled by each micro-batch instead of the loss: the first counts least.
+  // Each micro-batch's weight is right, and the accumulated buffer is divided by their number once more.
   Outcome rescaled = run_pipeline(right, blocks);
   for (auto& stage : rescaled.gradients) {
     for (auto& gradient : stage) gradient *= 0.25;
@@ -224,6 +225,24 @@ TEST(PipelineSchedule, ARecomputationDrawsWhatItsForwardDrew) {
   const schedule::Table table = *table_of("gpipe", 1, 4);
   const auto expected = gradients(table), actual = gradients(schedule::add_recompute(table));
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(actual[i].equal(expected[i])) << i;
+}
+
+TEST(PipelineSchedule, ATraceHasEveryComputingAction) {
+  const schedule::Table table = *table_of("interleaved", 2, 4);
+  on_ranks(2, [&](comm::ProcessGroup& world) {
+    trace::Recorder recorder(world.rank());
+    world.set_recorder(&recorder);
+    PipelineSchedule pipeline(table, std::vector(2, identity_stage()), world);
+    pipeline.step(some_numbers(4, 1), some_numbers(4, 2), PipelineRun{}.loss);
+    std::vector<Action> traced;
+    for (const trace::Event& event : recorder.events()) {
+      if (event.track != trace::Track::compute) continue;
+      const auto kind =
+          event.name().find('B') == std::string_view::npos ? Action::Kind::forward : Action::Kind::backward;
+      traced.push_back({kind, event.stage, event.microbatch});
+    }
+    EXPECT_EQ(traced, table.actions_by_rank[static_cast<size_t>(world.rank())]);
+  });
 }
 
 // Two pipelines side by side, each with half of the batch.

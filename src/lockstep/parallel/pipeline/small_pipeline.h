@@ -23,6 +23,11 @@ inline at::Tensor some_numbers(int64_t rows, uint64_t seed, int64_t width = 6) {
   return torch::randn({rows, width}, at::detail::createCPUGenerator(seed), torch::kDouble);
 }
 
+// Without parameters.
+inline PipelineStage identity_stage() {
+  return {nullptr, [](const at::Tensor& x) { return x * 1; }};
+}
+
 inline Blocks make_blocks(int stages, int64_t width = 6) {
   torch::manual_seed(11);
   Blocks blocks;
