@@ -5,8 +5,8 @@ set(_hints ${LOCKSTEP_CUDA_ROOT} ${LOCKSTEP_CUDA_ROOT}/nvidia/cu13 ${LOCKSTEP_CU
 find_path(LockstepNccl_CUDA_INCLUDE cuda_runtime_api.h HINTS ${_hints} PATH_SUFFIXES include)
 find_path(LockstepNccl_NCCL_INCLUDE nccl.h HINTS ${_hints} PATH_SUFFIXES include)
 # The wheels have no links without a version.
-find_library(LockstepNccl_cudart NAMES cudart libcudart.so.13 libcudart.so.12 HINTS ${_hints} PATH_SUFFIXES lib lib64)
-find_library(LockstepNccl_nccl NAMES nccl libnccl.so.2 HINTS ${_hints} PATH_SUFFIXES lib lib64)
+find_library(LockstepNccl_cudart NAMES cudart libcudart.so.13 libcudart.so.12 NAMES_PER_DIR HINTS ${_hints} PATH_SUFFIXES lib lib64)
+find_library(LockstepNccl_nccl NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${_hints} PATH_SUFFIXES lib lib64)
 mark_as_advanced(LockstepNccl_CUDA_INCLUDE LockstepNccl_NCCL_INCLUDE LockstepNccl_cudart LockstepNccl_nccl)
 
 include(FindPackageHandleStandardArgs)
