@@ -81,6 +81,18 @@ def missing_rank_is_named():
         print("missing: named at the deadline")
 
 
+def second_job_of_the_same_name_is_refused():
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        first = start(0, 2, 29_705, train(one))
+        time.sleep(1)  # it waits for its rank 1
+        output, _ = start(0, 2, 29_705, train(other)).communicate(timeout=60)
+        assert "another job meets on this host as MASTER_ADDR=127.0.0.1 MASTER_PORT=29705" in output, output
+        for rank in (start(1, 2, 29_705, train(one)), first):
+            output, _ = rank.communicate(timeout=120)
+            assert rank.returncode == 0, output
+        print("a second job of the same name: refused with the name, the first goes on")
+
+
 def two_jobs_do_not_meet():
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         jobs = [start(rank, 2, port, train(folder)) for rank in (1, 0) for port, folder in ((29_703, one), (29_704, other))]
@@ -97,4 +109,5 @@ if importlib.util.find_spec("torch") is None:
 torchrun_trains()
 killed_rank_is_named()
 missing_rank_is_named()
+second_job_of_the_same_name_is_refused()
 two_jobs_do_not_meet()
