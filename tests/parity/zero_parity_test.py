@@ -72,7 +72,8 @@ def fsdp_rank(name, folder, rank, port):
         losses.append(total.item())
     if rank == 0:
         save_file(dict(losses=torch.tensor(losses, dtype=torch.float64)), folder / "fsdp.safetensors")
-    dist.destroy_process_group()
+    # Threads of PyTorch's may still run when its objects are destroyed, which then ends the process ("terminate called").
+    os._exit(0)
 
 
 def run_fsdp(name, folder):
