@@ -127,18 +127,14 @@ struct CallCheck::Pending::State {
   }
 
   [[noreturn]] void raise_mismatch() const {
-    std::map<std::string, std::vector<int32_t>> ranks_by_call;
+    RanksByCall ranks_by_call;
     for (size_t i = 0; i < members.size(); ++i) {
       const CallInfo theirs = i == own() ? call : call_of(prints[i]);
       ranks_by_call[describe(theirs, group->world_ranks)].push_back(world_rank(members[i]));
     }
-    std::vector<std::string> lines;
-    for (const auto& [made, ranks] : ranks_by_call) {
-      lines.push_back(text(ranks.size() > 1 ? "ranks " : "rank ", join(ranks), " made ", made));
-    }
     throw ProtocolMismatch(
         text("rank ", world_rank(group->rank), ": ranks disagree on ", is_message() ? "message " : "call ", number,
-             " of group '", group->name, "': ", join(lines, "; "),
+             " of group '", group->name, "': ", who_made_what(ranks_by_call),
              is_message() ? ". Both sides of a message must give the same type, count and tag, in the same order"
                           : ". Every rank of a group must make the same calls in the same order",
              call.counts_differ_by_rank() ? ", and receive from each what that one sends" : ""));

@@ -98,6 +98,14 @@ std::string describe(const CallInfo& call, std::span<const int32_t> world_ranks)
   return result;
 }
 
+std::string who_made_what(const RanksByCall& ranks_by_call) {
+  std::vector<std::string> clauses;
+  for (const auto& [call, ranks] : ranks_by_call) {
+    clauses.push_back(text(ranks.size() > 1 ? "ranks " : "rank ", join(ranks), " made ", call));
+  }
+  return join(clauses, "; ");
+}
+
 std::string describe(const Call& call) {
   return describe(info_of(call));
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,10 @@ CallInfo info_of(const Call& call, bool reachable = true);
 
 // "all_reduce(sum) of 1024 f32 [bucket 3]"; peers are printed as world ranks when the group's are given.
 std::string describe(const CallInfo& call, std::span<const int32_t> world_ranks = {});
+
+// "rank 1 made barrier; ranks 0, 2 made ...": one clause for each different call, in the order of their texts.
+using RanksByCall = std::map<std::string, std::vector<int32_t>>;
+std::string who_made_what(const RanksByCall& ranks_by_call);
 
 // FNV-1a; 0 for nothing.
 uint64_t hash_of(std::string_view text);

@@ -10,8 +10,7 @@
 #include "lockstep/comm/in_process/in_process.h"
 #include "lockstep/cost/memory.h"
 #include "lockstep/spec/layout.h"
-#include "lockstep/train/plain_loop.h"
-#include "lockstep/train/trainer.h"
+#include "lockstep/train/small_run.h"
 
 namespace lockstep::train {
 namespace {
@@ -20,19 +19,9 @@ using ::testing::AnyOf;
 using ::testing::StartsWith;
 
 spec::RunPlan small_plan(std::string_view layout) {
-  spec::RunPlan plan;
+  spec::RunPlan plan = train::small_plan();
   plan.model.layers = 3;
-  plan.model.hidden = 16;
-  plan.model.heads = plan.model.kv_heads = 2;
-  plan.model.ffn_hidden = 32;
-  plan.model.vocab = 32;
-  plan.model.sequence = 8;
-  plan.data.format = spec::DataFormat::synthetic;
   plan.train.steps = 3;
-  plan.train.global_batch = 8;
-  plan.train.microbatch = 1;
-  plan.train.precision = spec::Precision::fp64;
-  plan.train.lr = 1e-2;
   plan.parallel.bucket_mb = 0.02;
   return spec::apply(spec::parse_layout(layout), plan);
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 #include "lockstep/comm/host/execution.h"
 
@@ -106,20 +105,16 @@ void Collectives::Execution::await(int r, Arrived arrived) {
 }
 
 void Collectives::Execution::raise_mismatch() {
-  std::map<std::string, std::vector<int>> ranks_by_call;
+  RanksByCall ranks_by_call;
   for (int r = 0; r < size(); ++r) {
     if (slot(r).sequence.load() != place.number) continue;
     const CallInfo theirs = slot(r).info(size());
     ranks_by_call[describe(theirs, view().world_ranks())].push_back(view().world_ranks()[static_cast<size_t>(r)]);
   }
-  std::vector<std::string> lines;
-  for (const auto& [text_of_call, ranks] : ranks_by_call) {
-    lines.push_back(text(ranks.size() > 1 ? "ranks " : "rank ", join(ranks), " made ", text_of_call));
-  }
   group.health_.fail(
       Failure::Kind::protocol_mismatch,
       text("rank ", view().world_rank(), ": ranks disagree on call ", place.number, " of group '", view().group->name,
-           "': ", join(lines, "; "), ". Every rank of a group must make the same calls in the same order",
+           "': ", who_made_what(ranks_by_call), ". Every rank of a group must make the same calls in the same order",
            place.call.counts_differ_by_rank() ? ", and receive from each what that one sends" : ""));
 }
 

@@ -52,7 +52,7 @@ struct Collectives::Task {
   }
   Parts incoming_parts(int64_t bytes) const {
     Parts parts = nothing();
-    char* const memory = group.operands(bytes * size());
+    char* const memory = group.workspace_.operands(bytes * size());
     for (int r = 0; r < size(); ++r) parts[static_cast<size_t>(r)] = {memory + r * bytes, bytes};
     return parts;
   }
@@ -81,13 +81,6 @@ Collectives::Collectives(const GroupView& group, Board& board, Programs& program
       announcements_(
           std::make_shared<std::vector<char>>(static_cast<size_t>(2 * group.identity.size() * announcement_bytes_))) {}
 
-char* Collectives::operands(int64_t bytes) {
-  if (operands_ == nullptr || static_cast<int64_t>(operands_->size()) < bytes) {
-    operands_ = std::make_shared<std::vector<char>>(static_cast<size_t>(bytes));
-  }
-  return operands_->data();
-}
-
 void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s, const Pace& pace) {
   Place place{.call = info_of(call), .number = number_ + 1};
   place.call.algorithm = algorithm;
@@ -105,7 +98,7 @@ void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s
     flight_.end(ticket);
   } catch (...) {  // MPI may still be at what was under way
     for (const Workspace::Memory& memory : workspace_.memories()) group_.session.keep_for_ever(memory);
-    for (const Workspace::Memory& memory : {announcements_, operands_}) group_.session.keep_for_ever(memory);
+    group_.session.keep_for_ever(announcements_);
     group_.session.keep_for_ever(native_.memory());
     group_.session.keep_for_ever(std::make_shared<Call>(call));
     const Failure failure = Failure::of(std::current_exception());

@@ -34,8 +34,6 @@ class Collectives {
   char* received_announcement(int member) const {
     return announcements_->data() + (group_.identity.size() + member) * announcement_bytes_;
   }
-  // Memory for what others give to a sum.
-  char* operands(int64_t bytes);
 
   const GroupView group_;
   Board& board_;
@@ -43,7 +41,7 @@ class Collectives {
   const FlightLog& flight_;
   NativeCollectives native_;
   const int64_t announcement_bytes_;
-  Workspace::Memory announcements_, operands_;
+  Workspace::Memory announcements_;
   Workspace workspace_;
   collective::Traffic traffic_;
   uint64_t number_ = 0;
