@@ -27,7 +27,7 @@ CASES = [
     (["train", CONFIG, "--rank", "2"], 2, "error: The following arguments were not expected: 2 --rank; see lockstep train --help"),
     (["train", CONFIG, "--layout", "dp2", "--ranks", "3"], 2, "error: --ranks = 3: layout dp2 is for another number of ranks (nearest: 2)"),
     (["train", CONFIG, "--layout", "dp2-acc5"], 2, "acc5"),
-    (["train", CONFIG, "--layout", "pp2"], 2, 'error: layout = "pp2": pp2 is not supported by this version'),
+    (["train", CONFIG, "--layout", "cp2"], 2, 'error: layout = "cp2": cp2 is not supported by this version'),
     (["train", CONFIG, "--layout", "2dp"], 2, 'error: layout = "2dp"'),
     (["train", CONFIG, "--ranks", "9"], 2, "error: train.microbatch = 3: makes 8 micro-batches of train.global_batch = 24, fewer than the 9 data ranks"),
     (["train", CONFIG, "--set", "train.lr"], 2, "error: --set train.lr: must be section.key=value, as in train.lr=..."),

@@ -21,28 +21,34 @@ StateTypes types_of(const spec::TrainSpec& train) {
   return {width, width, moments * width};
 }
 
-// Elements that a rank holds of each parameter, without ZeRO, in the model's order.
 struct Held {
   std::string name;
   double elements;
 };
-std::vector<Held> held_parameters(const spec::RunPlan& plan, int64_t data_ranks) {
-  const mesh::Mesh mesh = spec::make_mesh(plan.parallel, static_cast<int>(data_ranks * plan.parallel.tensor));
-  std::vector<Held> held;
-  for (const spec::ParameterSpec& parameter : spec::parameters(plan.model)) {
-    if (!parameter.tied_to.empty()) continue;
-    double elements = 1;
-    for (const int64_t size : spec::place_on_rank(parameter, plan, mesh, 0).shape) {
-      elements *= static_cast<double>(size);
-    }
-    held.push_back({parameter.name, elements});
-  }
-  return held;
-}
 
 double sum(const std::vector<Held>& held) {
   return std::accumulate(held.begin(), held.end(), 0.0,
                          [](double total, const Held& parameter) { return total + parameter.elements; });
+}
+
+// Elements that a rank holds of each parameter, without ZeRO, in the model's order: of the pipeline rank with most.
+std::vector<Held> held_parameters(const spec::RunPlan& plan, int64_t data_ranks) {
+  const int ranks = static_cast<int>(data_ranks * plan.parallel.tensor * plan.parallel.pipeline);
+  const mesh::Mesh mesh = spec::make_mesh(plan.parallel, ranks);
+  const mesh::Axis pipeline[] = {mesh::Axis::pipeline};
+  std::vector<Held> most;
+  for (const int rank : mesh.peers(0, pipeline)) {
+    std::vector<Held> held;
+    for (const auto& parameter : spec::parameters_on_rank(spec::parameters(plan.model), plan, mesh, rank)) {
+      double elements = 1;
+      for (const int64_t size : spec::place_on_rank(parameter, plan, mesh, rank).shape) {
+        elements *= static_cast<double>(size);
+      }
+      held.push_back({parameter.name, elements});
+    }
+    if (sum(held) > sum(most)) most = std::move(held);
+  }
+  return most;
 }
 
 // Elements of what stage 3 gathers at once, in the order of the forward pass: a part, or parts that share a parameter.
@@ -52,13 +58,14 @@ std::vector<double> unit_counts(const spec::ModelSpec& model, const std::vector<
   for (const auto& [name, elements] : held) count[name] = elements;
   std::vector<double> units;
   for (const spec::ModelPart& part : spec::parts(model)) {
+    if (std::ranges::none_of(part.parameters, [&](const std::string& name) { return count.contains(name); })) continue;
     size_t unit = units.size();
     for (const std::string& name : part.parameters) {
       if (const auto found = unit_of_parameter.find(name); found != unit_of_parameter.end()) unit = found->second;
     }
     if (unit == units.size()) units.push_back(0);
     for (const std::string& name : part.parameters) {
-      if (unit_of_parameter.emplace(name, unit).second) units[unit] += count.at(name);
+      if (unit_of_parameter.emplace(name, unit).second) units[unit] += count[name];
     }
   }
   return units;

@@ -78,12 +78,12 @@ std::vector<Parameter> create_parameters(const std::vector<spec::ParameterSpec>&
   std::vector<Parameter> parameters;
   for (const spec::ParameterSpec& spec : list) {
     if (!spec.tied_to.empty()) continue;
-    const auto& [region, shape, gradient_ranks, counted] = places.at(parameters.size());
-    at::Tensor tensor = at::zeros(shape, at::TensorOptions(place.device).dtype(place.dtype));
+    const spec::ParameterPlace& on_rank = places.at(parameters.size());
+    at::Tensor tensor = at::zeros(on_rank.shape, at::TensorOptions(place.device).dtype(place.dtype));
     LOCKSTEP_CHECK(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % kAlignmentBytes == 0, "parameter ", spec.name);
-    at::Tensor slice = without_padding(tensor, region);
-    fill_initial(slice, spec, seed, region.offset);
-    parameters.push_back({spec, tensor.requires_grad_(), region});
+    at::Tensor slice = without_padding(tensor, on_rank.region);
+    fill_initial(slice, spec, seed, on_rank.region.offset);
+    parameters.push_back({spec, tensor.requires_grad_(), on_rank.region});
   }
   LOCKSTEP_CHECK(parameters.size() == places.size(), parameters.size(), " parameters, ", places.size(), " places");
   return parameters;

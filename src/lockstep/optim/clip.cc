@@ -25,9 +25,17 @@ double squared_norm(const std::vector<at::Tensor>& gradients) {
 }
 
 double squared_norm_over_ranks(const std::vector<at::Tensor>& counted, comm::ProcessGroup& group) {
-  at::Tensor sum = at::full({1}, squared_norm(counted), at::kDouble);
-  all_reduce(sum, group, Reduction::sum, {.tag = "gradient norm"});
-  return sum.item<double>();
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> present = defined(counted);
+  const std::vector<at::Tensor> norms = present.empty() ? present : at::_foreach_norm(present, 2, at::kDouble);
+  std::vector<double> squares;
+  auto next = norms.begin();
+  for (const at::Tensor& gradient : counted) {
+    squares.push_back(gradient.defined() ? (next++)->square().item<double>() : 0);
+  }
+  at::Tensor of_parameter = at::tensor(squares, at::kDouble);
+  all_reduce(of_parameter, group, Reduction::sum, {.tag = "gradient norm"});
+  return of_parameter.sum().item<double>();
 }
 
 double clip_scale(double norm, double max_norm) {

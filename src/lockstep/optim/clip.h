@@ -13,8 +13,9 @@ namespace lockstep::optim {
 // Sum of squares of every element, in double; undefined tensors count as zero. Infinite or NaN when an element is.
 double squared_norm(const std::vector<at::Tensor>& gradients);
 
-// The same of a gradient that the ranks of `group` hold together; each names what it counts, every element once. The
-// same number on every rank.
+// The same of a gradient that the ranks of `group` hold together; each gives what it counts of every parameter of the
+// model, in the same order (undefined: nothing), every element once. The same number on every rank, and where no
+// parameter is cut that of one rank, to the bit.
 double squared_norm_over_ranks(const std::vector<at::Tensor>& counted, comm::ProcessGroup& group);
 
 // What to multiply gradients by so that their norm is at most `max_norm`: max_norm / (norm + 1e-6), at most 1, as in

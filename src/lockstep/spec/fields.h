@@ -68,6 +68,12 @@ void for_each_field(Plan& plan, const Visit& visit) {
         "tensor ranks split the sequence between the split layers");
   visit("parallel", "rules", plan.parallel.rules,
         "what tensor ranks split, e.g. { vocab = \"none\" }; heads, kv_heads, ffn and vocab by default");
+  visit("parallel", "pipeline", plan.parallel.pipeline, "ranks that hold consecutive parts of the model");
+  visit("parallel", "schedule", plan.parallel.schedule,
+        "what pipeline ranks do when: 1f1b, or another kind of lockstep schedule");
+  visit("parallel", "chunks", plan.parallel.chunks, "parts of the model per pipeline rank");
+  visit("parallel", "stages", plan.parallel.stages,
+        "where the model is cut, e.g. \"E+2,3,3,2+H\": layers, E embedding, H head; empty: balanced");
   visit("parallel", "order", plan.parallel.order, "of ranks along the axes, fastest first");
   visit("parallel", "zero", plan.parallel.zero,
         "what data ranks shard: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters");
@@ -80,7 +86,7 @@ void for_each_field(Plan& plan, const Visit& visit) {
   visit("parallel", "bucket_mb", plan.parallel.bucket_mb, "MiB of gradients that are reduced together");
   visit("parallel", "overlap", plan.parallel.overlap, "reduce gradients while backward goes on");
   visit("parallel", "recompute", plan.parallel.recompute,
-        "activations that backward computes again: none, full (every block), sqrt, selective (attention core)");
+        "activations that backward computes again: none, full (every block), sqrt, selective (attention core), stage");
   visit("run", "device", plan.run.device, "cpu, cuda or auto (cuda when there is one)");
   visit("run", "directory", plan.run.directory, "where metrics, trace and weights go");
   visit("run", "deadline_s", plan.run.deadline_s, "longest wait for another rank");

@@ -11,20 +11,9 @@ std::span<const LaterKey> later_keys() {
       {"model", "capacity_factor", ""},
       {"parallel", "context", "1"},
       {"parallel", "expert", "1"},
-      {"parallel", "pipeline", "1"},
-      {"parallel", "schedule", "\"1f1b\""},
-      {"parallel", "chunks", "1"},
-      {"parallel", "stages", "\"\""},
       {"run", "checkpoint_every", "0"},
   });
   return kKeys;
-}
-
-std::span<const LaterValue> later_values() {
-  static constexpr auto kValues = std::to_array<LaterValue>({
-      {"parallel", "recompute", "stage"},
-  });
-  return kValues;
 }
 
 std::span<const std::string_view> later_sections() {
@@ -33,9 +22,7 @@ std::span<const std::string_view> later_sections() {
 }
 
 std::span<const std::string_view> later_layout_words() {
-  static constexpr auto kWords =
-      std::to_array<std::string_view>({"cp", "ep", "pp", "v", "naive", "gpipe", "1f1b", "interleaved", "looped_bfs",
-                                       "zb_h1", "zb_h2", "interleaved_zb", "zb_v", "dualpipe_v", "recompute_stage"});
+  static constexpr auto kWords = std::to_array<std::string_view>({"cp", "ep"});
   return kWords;
 }
 

@@ -1,4 +1,4 @@
-// Keys and values that the configuration will have and this version does not: refused by name rather than called
+// Keys that the configuration will have and this version does not: refused by name rather than called
 // unknown. A key at its default asks for nothing and is accepted.
 #pragma once
 
@@ -13,14 +13,9 @@ struct LaterKey {
 };
 std::span<const LaterKey> later_keys();
 
-struct LaterValue {
-  std::string_view section, key, value;
-};
-std::span<const LaterValue> later_values();
-
 std::span<const std::string_view> later_sections();
 
-// Words of layout names, without their number: "tp", "1f1b".
+// Words of layout names, without their number: "cp".
 std::span<const std::string_view> later_layout_words();
 
 }  // namespace lockstep::spec

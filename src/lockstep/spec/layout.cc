@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "lockstep/base/error.h"
+#include "lockstep/schedule/generators.h"
 #include "lockstep/spec/later.h"
 #include "lockstep/spec/names.h"
 #include "lockstep/spec/rules.h"
@@ -14,8 +15,8 @@ namespace {
 
 constexpr int64_t kMaxNumber = 1'000'000;
 constexpr std::string_view kWords =
-    "single, dpN, tpN, sp, zeroN (zeroNgM), accN, recompute_full, _sqrt and _selective, fixed_tree, fp32, fp64, bf16 "
-    "and fp16";
+    "single, dpN, tpN, sp, ppN, vN, zeroN (zeroNgM), a kind of lockstep schedule, accN, recompute_full, _sqrt, "
+    "_selective and _stage, fixed_tree, fp32, fp64, bf16 and fp16";
 
 std::vector<std::string_view> words_of(std::string_view name) {
   std::vector<std::string_view> words;
@@ -54,6 +55,10 @@ bool is_later(std::string_view word) {
   });
 }
 
+bool is_schedule(std::string_view word) {
+  return std::ranges::any_of(schedule::generators(), [&](const auto& generator) { return generator.name == word; });
+}
+
 [[noreturn]] void refuse_layout(std::string_view name, std::string_view why, const std::string& nearest) {
   throw InvalidArgument(Problem{"layout", text('"', name, '"'), std::string(why), nearest}.message());
 }
@@ -74,6 +79,12 @@ Layout gather(std::string_view name) {
       layout.data = *data;
     } else if (const auto tensor = number_after("tp", word)) {
       layout.tensor = *tensor;
+    } else if (const auto pipeline = number_after("pp", word)) {
+      layout.pipeline = *pipeline;
+    } else if (const auto chunks = number_after("v", word)) {
+      layout.chunks = *chunks;
+    } else if (is_schedule(word)) {
+      layout.schedule = word;
     } else if (word == "sp") {
       layout.sequence_parallel = true;
     } else if (const auto zero = zero_of(word)) {
@@ -94,6 +105,10 @@ Layout gather(std::string_view name) {
                                               "dp2",
                                               "tp2",
                                               "sp",
+                                              "pp2",
+                                              "v2",
+                                              "gpipe",
+                                              "interleaved",
                                               "zero2",
                                               "acc2",
                                               "recompute_full",
@@ -117,10 +132,13 @@ std::string to_string(const Layout& layout) {
   if (layout.data != 1) words.push_back(text("dp", layout.data));
   if (layout.tensor != 1) words.push_back(text("tp", layout.tensor));
   if (layout.sequence_parallel) words.emplace_back("sp");
+  if (layout.pipeline != 1) words.push_back(text("pp", layout.pipeline));
+  if (layout.chunks) words.push_back(text("v", *layout.chunks));
   if (layout.zero) {
     words.push_back(text("zero", *layout.zero));
     if (layout.zero_group != 0) words.back() += text("g", layout.zero_group);
   }
+  if (!layout.schedule.empty()) words.push_back(layout.schedule);
   if (layout.accumulate) words.push_back(text("acc", *layout.accumulate));
   if (layout.recompute) words.push_back(text("recompute_", name(*layout.recompute)));
   if (layout.fixed_tree) words.emplace_back("fixed_tree");
@@ -131,8 +149,10 @@ std::string to_string(const Layout& layout) {
 Layout parse_layout(std::string_view name) {
   const Layout layout = gather(name);
   if (to_string(layout) != name) {
-    refuse_layout(name, "each word stands once, in the order dpN-tpN-sp-zeroN-accN-recompute_MODE-fixed_tree-precision",
-                  to_string(layout));
+    refuse_layout(
+        name,
+        "each word stands once, in the order dpN-tpN-sp-ppN-vN-zeroN-SCHEDULE-accN-recompute_MODE-fixed_tree-precision",
+        to_string(layout));
   }
   return layout;
 }
@@ -141,6 +161,12 @@ RunPlan apply(const Layout& layout, RunPlan plan) {
   plan.parallel.data = layout.data;
   plan.parallel.tensor = layout.tensor;
   plan.parallel.sequence_parallel = layout.sequence_parallel;
+  plan.parallel.pipeline = layout.pipeline;
+  if (!layout.schedule.empty()) {
+    plan.parallel.schedule = layout.schedule;
+    plan.parallel.chunks = schedule::find_generator(layout.schedule).usual_chunks;
+  }
+  if (layout.chunks) plan.parallel.chunks = *layout.chunks;
   if (layout.zero) {
     plan.parallel.zero = *layout.zero;
     plan.parallel.zero_group = layout.zero_group;
@@ -165,10 +191,14 @@ RunPlan apply(const Layout& layout, RunPlan plan) {
 }
 
 Layout layout_of(const RunPlan& plan, int world_size) {
-  Layout layout{.data = world_size / std::max<int64_t>(1, plan.parallel.tensor),
+  const int64_t model_ranks = std::max<int64_t>(1, plan.parallel.tensor * plan.parallel.pipeline);
+  Layout layout{.data = world_size / model_ranks,
                 .tensor = plan.parallel.tensor,
                 .sequence_parallel = plan.parallel.sequence_parallel,
+                .pipeline = plan.parallel.pipeline,
                 .fixed_tree = plan.parallel.reduction == Reduction::fixed_tree};
+  if (plan.parallel.pipeline > 1 || plan.parallel.chunks > 1) layout.schedule = plan.parallel.schedule;
+  if (plan.parallel.chunks > 1) layout.chunks = plan.parallel.chunks;
   if (plan.parallel.zero > 0) {
     layout.zero = plan.parallel.zero;
     layout.zero_group = plan.parallel.zero_group;

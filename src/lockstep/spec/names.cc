@@ -56,7 +56,8 @@ const Names<Recompute>& names_of(Recompute) {
   static const Names<Recompute> names = {{"none", Recompute::none},
                                          {"full", Recompute::full},
                                          {"sqrt", Recompute::sqrt},
-                                         {"selective", Recompute::selective}};
+                                         {"selective", Recompute::selective},
+                                         {"stage", Recompute::stage}};
   return names;
 }
 

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <map>
+#include <set>
 #include <string_view>
 
 #include "lockstep/spec/names.h"
 #include "lockstep/spec/rules.h"
+#include "lockstep/spec/stages.h"
 
 namespace lockstep::spec {
 
@@ -77,6 +81,37 @@ void check_sequence_parallel(const RunPlan& plan, Rules& rules) {
   }
 }
 
+// The stages that use a parameter, ascending.
+using Users = std::map<std::string, std::vector<int>>;
+Users users_of_parameters(const RunPlan& plan) {
+  Users users;
+  const std::vector<Stage> stages = cut_into_stages(plan);
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    for (const std::string& name : parameters_of(stages[stage], plan.model)) {
+      std::vector<int>& of_name = users[name];
+      if (of_name.empty() || of_name.back() != static_cast<int>(stage)) of_name.push_back(static_cast<int>(stage));
+    }
+  }
+  return users;
+}
+
+void place_on_stages(const std::vector<int>& users, const ParallelSpec& parallel, const mesh::Mesh& mesh, int rank,
+                     ParameterPlace& place) {
+  const std::vector<int> ranks = rank_of_stage(parallel);
+  mesh::Coordinates coordinates = mesh.coordinates(rank);
+  const int own = coordinates[Axis::pipeline];
+  for (const int stage : users) {
+    const int pipeline_rank = ranks[static_cast<size_t>(stage)];
+    if (pipeline_rank == own) place.stages.push_back(stage);
+    coordinates[Axis::pipeline] = pipeline_rank;
+    const int holder = mesh.rank(coordinates);
+    if (std::ranges::find(place.tied_ranks, holder) == place.tied_ranks.end()) place.tied_ranks.push_back(holder);
+  }
+  if (place.tied_ranks.size() == 1) place.tied_ranks.clear();
+  if (ranks[static_cast<size_t>(users.front())] != own) place.counted_in_norm = false;
+  std::ranges::sort(place.tied_ranks);
+}
+
 }  // namespace
 
 PlacementRules placement_rules(const RunPlan& plan) {
@@ -131,11 +166,28 @@ ParameterPlace place_on_rank(const ParameterSpec& parameter, const RunPlan& plan
   return result;
 }
 
+std::vector<ParameterSpec> parameters_on_rank(const std::vector<ParameterSpec>& list, const RunPlan& plan,
+                                              const mesh::Mesh& mesh, int rank) {
+  std::set<std::string> used;
+  const std::vector<Stage> stages = cut_into_stages(plan);
+  for (const int stage : stages_on_rank(plan.parallel, mesh.coordinates(rank)[Axis::pipeline])) {
+    for (std::string& name : parameters_of(stages[static_cast<size_t>(stage)], plan.model))
+      used.insert(std::move(name));
+  }
+  std::vector<ParameterSpec> held;
+  std::ranges::copy_if(list, std::back_inserter(held), [&](const ParameterSpec& parameter) {
+    return parameter.tied_to.empty() && used.contains(parameter.name);
+  });
+  return held;
+}
+
 std::vector<ParameterPlace> place_on_rank(const std::vector<ParameterSpec>& list, const RunPlan& plan,
                                           const mesh::Mesh& mesh, int rank) {
+  const Users users = users_of_parameters(plan);
   std::vector<ParameterPlace> places;
-  for (const ParameterSpec& parameter : list) {
-    if (parameter.tied_to.empty()) places.push_back(place_on_rank(parameter, plan, mesh, rank));
+  for (const ParameterSpec& parameter : parameters_on_rank(list, plan, mesh, rank)) {
+    ParameterPlace& place = places.emplace_back(place_on_rank(parameter, plan, mesh, rank));
+    place_on_stages(users.at(parameter.name), plan.parallel, mesh, rank, place);
   }
   return places;
 }
@@ -145,7 +197,7 @@ std::vector<ParameterPlace> whole_places(const std::vector<ParameterSpec>& list)
   for (const ParameterSpec& parameter : list) {
     if (!parameter.tied_to.empty()) continue;
     const mesh::Region whole{std::vector<int64_t>(parameter.shape.size(), 0), parameter.shape};
-    places.push_back({.region = whole, .shape = parameter.shape, .gradient_ranks = {0}});
+    places.push_back({.region = whole, .shape = parameter.shape, .gradient_ranks = {0}, .stages = {0}});
   }
   return places;
 }

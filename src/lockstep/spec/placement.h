@@ -42,7 +42,11 @@ struct ParameterPlace {
   mesh::Region region;              // the box of the global tensor; padding is not in it
   std::vector<int64_t> shape;       // what is allocated: the region and, behind it, padding
   std::vector<int> gradient_ranks;  // world ranks, ascending, whose gradients add up to the whole one
-  bool counted_in_norm = true;      // of the ranks of a tensor group that hold the same elements, the first
+  // World ranks, ascending, this one among them, that hold the same for another stage: a table that embedding and head
+  // share. Their gradients, each complete after gradient_ranks, add up too. Empty: no other stage uses it.
+  std::vector<int> tied_ranks;
+  std::vector<int> stages;      // of this rank's, that use it
+  bool counted_in_norm = true;  // of the ranks that hold the same elements, the first
   bool operator==(const ParameterPlace&) const = default;
 };
 
@@ -51,7 +55,10 @@ struct ParameterPlace {
 // each see the gradient of their own query heads, and sum.
 ParameterPlace place_on_rank(const ParameterSpec& parameter, const RunPlan& plan, const mesh::Mesh& mesh, int rank);
 
-// For each parameter of the list that is tied to no other.
+// The parameters of the list that this rank's stages use, in the model's order; none is tied to another.
+std::vector<ParameterSpec> parameters_on_rank(const std::vector<ParameterSpec>& list, const RunPlan& plan,
+                                              const mesh::Mesh& mesh, int rank);
+// For each of those.
 std::vector<ParameterPlace> place_on_rank(const std::vector<ParameterSpec>& list, const RunPlan& plan,
                                           const mesh::Mesh& mesh, int rank);
 

@@ -7,6 +7,7 @@
 #include "lockstep/spec/names.h"
 #include "lockstep/spec/placement.h"
 #include "lockstep/spec/rules.h"
+#include "lockstep/spec/stages.h"
 
 namespace lockstep::spec {
 
@@ -90,11 +91,18 @@ bool check_axes(const ParallelSpec& parallel, int64_t world_size, Rules& rules) 
   constexpr int64_t kMaxRanks = std::numeric_limits<int>::max();
   const bool data = rules.within("parallel.data", parallel.data, 0, kMaxRanks);
   const bool tensor = rules.within("parallel.tensor", parallel.tensor, 1, kMaxRanks);
-  if (!data || !tensor) return false;
+  const bool pipeline = rules.within("parallel.pipeline", parallel.pipeline, 1, kMaxRanks);
+  if (!data || !tensor || !pipeline) return false;
   if (!rules.divides("parallel.tensor", parallel.tensor, "the number of ranks", world_size)) return false;
-  const int64_t left = world_size / parallel.tensor;
+  const std::string after_tensor = parallel.tensor == 1 ? "" : " / parallel.tensor";
+  if (!rules.divides("parallel.pipeline", parallel.pipeline, "the number of ranks" + after_tensor,
+                     world_size / parallel.tensor)) {
+    return false;
+  }
+  const int64_t left = world_size / parallel.tensor / parallel.pipeline;
   if (parallel.data == 0 || parallel.data == left) return true;
-  const std::string others = parallel.tensor == 1 ? "" : text(" / parallel.tensor = ", left);
+  const std::string divisors = after_tensor + (parallel.pipeline == 1 ? "" : " / parallel.pipeline");
+  const std::string others = divisors.empty() ? "" : text(divisors, " = ", left);
   rules.broken("parallel.data", parallel.data,
                text("must be the number of ranks, which is ", world_size, others, ", or 0"), text(left));
   return false;
@@ -149,7 +157,8 @@ mesh::Mesh make_mesh(const ParallelSpec& parallel, int world_size) {
   refuse(rules.take());
   mesh::MeshOptions options;
   options.sizes[mesh::Axis::tensor] = static_cast<int>(parallel.tensor);
-  options.sizes[mesh::Axis::data] = world_size / static_cast<int>(parallel.tensor);
+  options.sizes[mesh::Axis::pipeline] = static_cast<int>(parallel.pipeline);
+  options.sizes[mesh::Axis::data] = world_size / static_cast<int>(parallel.tensor * parallel.pipeline);
   options.order = parallel.order;
   return mesh::Mesh(options);
 }
@@ -170,11 +179,13 @@ std::vector<Problem> validate(const RunPlan& plan, int world_size) {
         "\"fp32\"");
   }
   rules.positive("parallel.bucket_mb", plan.parallel.bucket_mb);
-  check_zero(plan, axes ? world_size / plan.parallel.tensor : world_size, rules);
+  const int64_t data_ranks = axes ? world_size / plan.parallel.tensor / plan.parallel.pipeline : world_size;
+  check_zero(plan, data_ranks, rules);
+  rules.add(validate_pipeline(plan, data_ranks));
   check_run(plan.run, rules);
   const TrainSpec& train = plan.train;
   const bool whole = train.microbatch >= 1 && train.global_batch >= 1 && train.global_batch % train.microbatch == 0;
-  if (whole && axes) check_dealing(plan, world_size / plan.parallel.tensor, rules);
+  if (whole && axes) check_dealing(plan, data_ranks, rules);
   return rules.take();
 }
 

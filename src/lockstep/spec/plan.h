@@ -20,7 +20,7 @@ enum class GradientDtype { fp32, model };
 enum class OptimizerKind { adamw, sgd };
 enum class Decay { none, linear, cosine };
 enum class Reduction { fast, fixed_tree };
-enum class Recompute { none, full, sqrt, selective };
+enum class Recompute { none, full, sqrt, selective, stage };
 enum class Gather { layer, stage };
 enum class GradientReduction { deferred, immediate };
 enum class DeviceChoice { cpu, cuda, automatic };  // automatic: "auto" in the configuration
@@ -55,6 +55,10 @@ struct ParallelSpec {
   int64_t tensor = 1;              // ranks that share the weights of every layer
   bool sequence_parallel = false;  // tensor ranks split the sequence where they would hold the same activations
   std::map<std::string, std::string> rules;  // logical dim -> "tensor" or "none", over the defaults of placement.h
+  int64_t pipeline = 1;                      // ranks that hold consecutive parts of the model
+  std::string schedule = "1f1b";             // what a pipeline rank does when; a name of schedule/generators.h
+  int64_t chunks = 1;                        // stages per pipeline rank
+  std::string stages;                        // where the model is cut (stages.h); empty: balanced
   mesh::Order order = mesh::kAxes;           // which axis varies fastest over the ranks
   int64_t zero = 0;               // shards over data ranks: 1 optimizer state, 2 and gradients, 3 and parameters
   int64_t zero_group = 0;         // data ranks that share one copy of what is sharded; 0: all of them

@@ -16,6 +16,7 @@ struct RecomputeSegment {
 
 // The segments of consecutive layers, in order.
 //   none, selective   one that keeps its activations (selective recomputes within each layer)
+//   stage             the same: a pipeline's schedule recomputes the whole stage
 //   full              every layer by itself: layers inputs kept, layers forwards more
 //   sqrt              ceil(sqrt(layers)) segments, the first ones one longer when they do not divide the layers. The
 //   last

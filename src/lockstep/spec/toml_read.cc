@@ -239,11 +239,6 @@ class PlanReader {
         value = *found;
         return;
       }
-      for (const LaterValue& later : later_values()) {
-        if (later.section == key.section && later.key == key.key && later.value == word) {
-          return unsupported(node, key, join(spellings<Enum>(), " or "));
-        }
-      }
     }
     mistake(node, {key.name(), one_line(node), text("must be one of ", join(spellings<Enum>())),
                    nearest_name(word, spellings<Enum>())});

@@ -57,11 +57,11 @@ TEST(ParsePlan, WidthsFollowHeadsAndHiddenWithoutAPreset) {
 }
 
 TEST(ParsePlan, AKeyOfALaterVersionMayAskForNothing) {
-  const RunPlan plan = parse("[parallel]\npipeline = 1\nrecompute = \"none\"\nschedule = \"1f1b\"\n");
+  const RunPlan plan = parse("[parallel]\ncontext = 1\nexpert = 1\n");
   EXPECT_EQ(to_toml(plan), to_toml(RunPlan{}));
-  EXPECT_THROW(parse("[parallel]\npipeline = 2\n"), Unsupported);
-  EXPECT_THROW(parse("", {"parallel.pipeline=2"}), Unsupported);
-  EXPECT_THROW(parse("[parallel]\npipeline = 2\nfoo = 1\n"), InvalidArgument) << "one of the mistakes is a mistake";
+  EXPECT_THROW(parse("[parallel]\ncontext = 2\n"), Unsupported);
+  EXPECT_THROW(parse("", {"parallel.context=2"}), Unsupported);
+  EXPECT_THROW(parse("[parallel]\ncontext = 2\nfoo = 1\n"), InvalidArgument) << "one of the mistakes is a mistake";
 }
 
 TEST(ParsePlan, ListsEveryMistake) {

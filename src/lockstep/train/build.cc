@@ -21,15 +21,17 @@ at::ScalarType scalar_type(spec::Precision precision) {
 }
 
 Built build(const spec::RunPlan& plan, at::Device device) {
-  return build(plan, spec::whole_places(spec::parameters(plan.model)), device);
+  const std::vector<spec::ParameterSpec> all = spec::parameters(plan.model);
+  return build(plan, all, spec::whole_places(all), device);
 }
 
-Built build(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places, at::Device device) {
+Built build(const spec::RunPlan& plan, const std::vector<spec::ParameterSpec>& held,
+            const std::vector<spec::ParameterPlace>& places, at::Device device) {
   const bool low = spec::is_low(plan.train.precision);
   const at::ScalarType type = scalar_type(plan.train.precision);
   Built built;
-  built.masters = nn::create_parameters(spec::parameters(plan.model), places, static_cast<uint64_t>(plan.train.seed),
-                                        {low ? at::kFloat : type, device});
+  built.masters =
+      nn::create_parameters(held, places, static_cast<uint64_t>(plan.train.seed), {low ? at::kFloat : type, device});
   if (!plan.model.weights.empty()) checkpoint::load_weights(plan.model.weights, plan.model, built.masters);
   std::vector<nn::Parameter> parameters = built.masters;
   for (nn::Parameter& parameter : parameters) {

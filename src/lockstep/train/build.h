@@ -24,8 +24,9 @@ struct Built {
 };
 Built build(const spec::RunPlan& plan, at::Device device);
 
-// What a rank holds of it.
-Built build(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places, at::Device device);
+// What a rank holds of it: these parameters, at these places.
+Built build(const spec::RunPlan& plan, const std::vector<spec::ParameterSpec>& held,
+            const std::vector<spec::ParameterPlace>& places, at::Device device);
 
 // The model alone.
 std::shared_ptr<nn::Transformer> make_model(const spec::RunPlan& plan, at::Device device);

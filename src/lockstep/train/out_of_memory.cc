@@ -18,7 +18,8 @@ std::string out_of_memory(const spec::RunPlan& plan, const comm::ProcessGroup& w
     spec::RunPlan other = plan;
     other.parallel.zero = stage;
     if (stage < 3) other.parallel.gather = spec::Gather::layer;
-    return format_size(static_cast<int64_t>(cost::memory_ledger(other, world.size() / plan.parallel.tensor).total()));
+    return format_size(static_cast<int64_t>(
+        cost::memory_ledger(other, world.size() / plan.parallel.tensor / plan.parallel.pipeline).total()));
   };
   std::string message = text("rank ", world.rank(), " is out of memory: training states take ", states(zero),
                              " a rank with parallel.zero = ", zero, ", beside activations");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "lockstep/base/log.h"
@@ -89,7 +90,7 @@ void announce(const spec::RunPlan& plan, const Trainer& trainer, const Summary& 
   log::info("model ", plan.model.preset.empty() ? "" : plan.model.preset + ", ", summary.params, " parameters; ",
             summary.ranks, " rank(s), layout ", summary.layout, "; ", plan.train.global_batch, " sequences of ",
             plan.model.sequence, " a step, ", trainer.samples_per_rank(), " on this rank in ",
-            trainer.table().microbatches, " micro-batch(es)");
+            trainer.executor().table().microbatches, " micro-batch(es)");
 }
 
 Summary run_steps(const spec::RunPlan& plan, const std::string& layout, comm::ProcessGroup& world) {
@@ -109,6 +110,7 @@ Summary run_steps(const spec::RunPlan& plan, const std::string& layout, comm::Pr
   StepStarts step_starts(plan.run.trace_steps);
   std::vector<double> step_seconds, tokens_per_s;
   RankSummary mine;
+  double bubble_s = 0;
   for (int64_t step = 1; step <= plan.train.steps; ++step) {
     step_starts.add(now_s());
     const StepReport report = trainer.step();
@@ -121,6 +123,7 @@ Summary run_steps(const spec::RunPlan& plan, const std::string& layout, comm::Pr
     mine.compute_s += report.compute_s;
     mine.exposed_communication_s += report.exposed_communication_s;
     mine.wait_s += report.wait_s;
+    bubble_s += report.bubble_s;
     summary.final_loss = report.loss;
     summary.skipped += report.skipped;
     const bool last = step == plan.train.steps;
@@ -137,6 +140,7 @@ Summary run_steps(const spec::RunPlan& plan, const std::string& layout, comm::Pr
       static_cast<double>(recorder.recorded()) / static_cast<double>(std::max<int64_t>(plan.train.steps, 1));
   summary.recorder_share = plan.train.steps > 0 ? events_per_step * seconds_per_event() / summary.step_s_median : 0;
   mine.peak_rss_bytes = peak_rss_bytes();
+  mine.bubble_fraction = bubble_s / std::max(std::accumulate(step_seconds.begin(), step_seconds.end(), 0.0), 1e-300);
   summary.per_rank = gather_rank_summaries(mine, world);
   world.set_recorder(nullptr);
   const auto events = gather_events(recorder.events(step_starts.oldest()), world);

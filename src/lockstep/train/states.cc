@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <list>
 #include <map>
 
@@ -18,6 +19,10 @@ int64_t bucket_bytes(const spec::ParallelSpec& parallel) {
   return static_cast<int64_t>(parallel.bucket_mb * (1 << 20));
 }
 
+bool leaves_with(const GradientSet& set, const schedule::Action& action) {
+  return std::ranges::find(set.last_backwards, action) != set.last_backwards.end();
+}
+
 bool fills_units(const spec::RunPlan& plan) {
   return plan.parallel.zero == 3 && plan.model.weights.empty();
 }
@@ -31,7 +36,7 @@ class Replicated final : public States {
         masters_(context.built.masters),
         master_weights_(tie(context.built)),
         optimizer_(optim::make_optimizer(context.plan.train, master_weights_.masters())),
-        sets_(gradient_sets(context.places, context.world, context.data_group)) {
+        sets_(gradient_sets(context.places, context.actions, context.world, context.data_group)) {
     const spec::ParallelSpec& parallel = context.plan.parallel;
     const std::vector<nn::Parameter>& parameters = context.built.model->parameter_list();
     for (const GradientSet& set : sets_) {
@@ -53,16 +58,31 @@ class Replicated final : public States {
     master_weights_.drop_gradients();
   }
 
-  void backward(const at::Tensor& loss, bool last) override {
+  void backward(const schedule::Action& action, const std::function<void()>& run) override {
     std::list<parallel::DataParallel::NoSync> local_only;
+    auto set = sets_.begin();
     for (parallel::DataParallel& reducer : reducers_) {
-      if (!last) local_only.emplace_back(reducer);
+      if (!leaves_with(*set++, action)) local_only.emplace_back(reducer);
     }
-    loss.backward();
+    run();
   }
 
-  void finish() override {
-    for (parallel::DataParallel& reducer : reducers_) reducer.finish();
+  void finish(int stage) override {
+    auto set = sets_.begin();
+    for (parallel::DataParallel& reducer : reducers_) {
+      if ((set++)->finished_with == stage) reducer.finish();
+    }
+  }
+
+  void add_tied() override {
+    for (const GradientSet& set : sets_) {
+      if (set.tied_group == nullptr) continue;
+      for (const size_t i : set.parameters) {
+        const nn::Parameter& parameter = context_.built.model->parameter_list()[i];
+        LOCKSTEP_CHECK(parameter.tensor.grad().defined(), parameter.spec.name);
+        all_reduce(parameter.tensor.mutable_grad(), *set.tied_group, Reduction::sum, {.tag = "tied gradient"});
+      }
+    }
   }
 
   void unscale(double factor) override {
@@ -71,11 +91,15 @@ class Replicated final : public States {
   }
 
   double squared_gradient_norm() override {
-    std::vector<at::Tensor> counted;
+    std::map<std::string, at::Tensor> counted;
     for (size_t i = 0; i < masters_.size(); ++i) {
-      if (context_.places[i].counted_in_norm) counted.push_back(masters_[i].tensor.grad());
+      if (context_.places[i].counted_in_norm) counted[masters_[i].spec.name] = masters_[i].tensor.grad();
     }
-    return optim::squared_norm_over_ranks(counted, context_.tensor_group);
+    std::vector<at::Tensor> of_model;
+    for (const spec::ParameterSpec& parameter : spec::parameters(context_.plan.model)) {
+      if (parameter.tied_to.empty()) of_model.push_back(counted[parameter.name]);
+    }
+    return optim::squared_norm_over_ranks(of_model, context_.model_group);
   }
 
   void update(double lr, double gradient_scale) override {
@@ -139,7 +163,7 @@ std::vector<parallel::ShardedUnit> units_of(const nn::Transformer& model, const 
 class Sharded final : public States, public nn::PartSeam {
  public:
   explicit Sharded(const StatesContext& context)
-      : context_(context), sets_(gradient_sets(context.places, context.world, context.data_group)) {
+      : context_(context), sets_(gradient_sets(context.places, context.actions, context.world, context.data_group)) {
     for (const GradientSet& set : sets_) {
       const auto make = [train = context.plan.train](std::vector<optim::Parameter> pieces) {
         return optim::make_optimizer(train, std::move(pieces));
@@ -152,18 +176,37 @@ class Sharded final : public States, public nn::PartSeam {
     for (auto& sharded : sharded_) sharded.zero_grad();
   }
 
-  void backward(const at::Tensor& loss, bool last) override {
+  void backward(const schedule::Action& action, const std::function<void()>& run) override {
     const bool immediate = context_.plan.parallel.gradient_reduction == spec::GradientReduction::immediate;
     std::list<parallel::ShardedDataParallel::NoSync> local_only;
+    auto set = sets_.begin();
     for (auto& sharded : sharded_) {
-      if (!last && !immediate) local_only.emplace_back(sharded);
+      if (!leaves_with(*set++, action) && !immediate) local_only.emplace_back(sharded);
     }
-    loss.backward();
-    if (!last && immediate) finish();
+    run();
+    if (!immediate || !schedule::completes_gradient(action.kind)) return;
+    set = sets_.begin();
+    for (auto& sharded : sharded_) {
+      if (std::ranges::find(set->stages, action.stage) != set->stages.end() && !leaves_with(*set, action)) {
+        sharded.finish();
+      }
+      ++set;
+    }
   }
 
-  void finish() override {
-    for (auto& sharded : sharded_) sharded.finish();
+  void finish(int stage) override {
+    auto set = sets_.begin();
+    for (auto& sharded : sharded_) {
+      if ((set++)->finished_with == stage) sharded.finish();
+    }
+  }
+
+  void add_tied() override {
+    auto set = sets_.begin();
+    for (auto& sharded : sharded_) {
+      if (set->tied_group != nullptr) sharded.add_gradients_over(*set->tied_group);
+      ++set;
+    }
   }
 
   void unscale(double factor) override { LOCKSTEP_CHECK(factor == 1, "losses of sharded states are not scaled"); }
@@ -178,7 +221,7 @@ class Sharded final : public States, public nn::PartSeam {
       if (set.own_group == nullptr || context_.places[set.parameters.front()].counted_in_norm) own += of_set;
     }
     at::Tensor sum = at::full({1}, own, at::kDouble);
-    all_reduce(sum, context_.tensor_group, Reduction::sum, {.tag = "gradient norm"});
+    all_reduce(sum, context_.model_group, Reduction::sum, {.tag = "gradient norm"});
     return sum.item<double>();
   }
 
@@ -278,12 +321,12 @@ class Sharded final : public States, public nn::PartSeam {
 
 }  // namespace
 
-Built build_for_states(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places, at::Device device) {
-  if (!fills_units(plan)) return build(plan, places, device);
+Built build_for_states(const spec::RunPlan& plan, const std::vector<spec::ParameterSpec>& held,
+                       const std::vector<spec::ParameterPlace>& places, at::Device device) {
+  if (!fills_units(plan)) return build(plan, held, places, device);
   Built built;
   const at::TensorOptions options = at::TensorOptions(device).dtype(scalar_type(plan.train.precision));
-  for (const spec::ParameterSpec& spec : spec::parameters(plan.model)) {
-    if (!spec.tied_to.empty()) continue;
+  for (const spec::ParameterSpec& spec : held) {
     const spec::ParameterPlace& place = places.at(built.masters.size());
     built.masters.push_back({spec, parallel::without_memory(place.shape, options).requires_grad_(), place.region});
   }
@@ -297,7 +340,7 @@ std::unique_ptr<States> make_states(const StatesContext& context) {
 }
 
 bool meets_in_each_microbatch(const spec::ParallelSpec& parallel) {
-  return parallel.zero == 3 || parallel.gradient_reduction == spec::GradientReduction::immediate;
+  return parallel.zero == 3 || parallel.gradient_reduction == spec::GradientReduction::immediate || parallel.chunks > 1;
 }
 
 }  // namespace lockstep::train

@@ -2,11 +2,13 @@
 // (parallel.zero = 0) or sharded over them. The trainer does not know which.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/schedule/table.h"
 #include "lockstep/spec/placement.h"
 #include "lockstep/spec/plan.h"
 #include "lockstep/train/build.h"
@@ -21,12 +23,14 @@ class States {
   virtual ~States() = default;
 
   virtual void zero_grad() = 0;
-  // One micro-batch's backward; `last`: of the step on this rank.
-  virtual void backward(const at::Tensor& loss, bool last) = 0;
-  // Gradients are summed over the ranks when it returns.
-  virtual void finish() = 0;
+  // `run` computes what the action of this rank's list says: a backward, or a half of one.
+  virtual void backward(const schedule::Action& action, const std::function<void()>& run) = 0;
+  // The stage's gradients are summed over the ranks that hold the same when it returns.
+  virtual void finish(int stage) = 0;
+  // After all of them: adds the gradients of what other stages hold a copy of.
+  virtual void add_tied() = 0;
 
-  // After finish(): multiplies the gradient by `factor`, the inverse of what the loss was multiplied by.
+  // After add_tied(): multiplies the gradient by `factor`, the inverse of what the loss was multiplied by.
   virtual void unscale(double factor) = 0;
   // Sum of squares of the whole model's gradient, each element once: the same on every rank.
   virtual double squared_gradient_norm() = 0;
@@ -53,14 +57,18 @@ struct StatesContext {
   comm::ProcessGroup& world;
   comm::ProcessGroup& data_group;
   comm::ProcessGroup& tensor_group;
+  comm::ProcessGroup& model_group;               // the ranks that hold one copy of the model: tensor and pipeline
+  const std::vector<schedule::Action>& actions;  // this rank's list of a step
 };
 std::unique_ptr<States> make_states(const StatesContext& context);
 
 // As build(); but where states shard parameters, these have no memory before states are made: no rank ever holds its
 // part whole. With plan.model.weights it is read whole first.
-Built build_for_states(const spec::RunPlan& plan, const std::vector<spec::ParameterPlace>& places, at::Device device);
+Built build_for_states(const spec::RunPlan& plan, const std::vector<spec::ParameterSpec>& held,
+                       const std::vector<spec::ParameterPlace>& places, at::Device device);
 
-// Whether every data rank must run equally many micro-batches: they meet in each.
+// Whether every data rank must run equally many micro-batches: they meet in each, or reduce several stages' gradients,
+// whose order depends on the list.
 bool meets_in_each_microbatch(const spec::ParallelSpec& parallel);
 
 }  // namespace lockstep::train

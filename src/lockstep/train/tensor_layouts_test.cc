@@ -202,7 +202,7 @@ TEST(TensorLayouts, GradientNormCountsReplicasOnce) {
   comm::run_ranks(2, {}, [](comm::ProcessGroup& group) {
     const bool first = group.rank() == 0;
     std::vector<Tensor> counted = {at::full({1}, first ? 3.0 : 4.0, at::kDouble)};
-    if (first) counted.push_back(at::full({1}, 12.0, at::kDouble));
+    counted.push_back(first ? at::full({1}, 12.0, at::kDouble) : Tensor());
     EXPECT_EQ(std::sqrt(optim::squared_norm_over_ranks(counted, group)), 13);
   });
 }

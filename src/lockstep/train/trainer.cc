@@ -4,17 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/distributed/collectives.h"
 #include "lockstep/distributed/device.h"
 #include "lockstep/optim/clip.h"
-#include "lockstep/schedule/generators.h"
 #include "lockstep/schedule/validate.h"
 #include "lockstep/spec/microbatches.h"
 #include "lockstep/spec/names.h"
 
 namespace lockstep::train {
+
+using mesh::Axis;
+
 namespace {
 
 constexpr int64_t kSkippedInARowAllowed = 20;
@@ -40,16 +43,16 @@ mesh::Range range_of(const spec::RunPlan& plan, const mesh::Mesh& mesh, int data
   return spec::microbatches_of_rank(spec::num_microbatches(plan.train), {data_rank, mesh.size(mesh::Axis::data)});
 }
 
-schedule::Table checked_table(int64_t microbatches) {
-  schedule::Table table = schedule::accumulation({.ranks = 1, .microbatches = static_cast<int>(microbatches)});
-  const auto problems = schedule::validate(table, {.whole_step = true});
-  LOCKSTEP_CHECK(problems.empty(), problems.front().message());
-  return table;
-}
-
 // On ranks that meet in each micro-batch, one with fewer of them runs as many, the rest without valid tokens.
 int64_t microbatches_run(const spec::RunPlan& plan, const mesh::Mesh& mesh, int data_rank) {
   return range_of(plan, mesh, meets_in_each_microbatch(plan.parallel) ? 0 : data_rank).size;
+}
+
+schedule::Table checked_table(const spec::ParallelSpec& parallel, int64_t microbatches) {
+  schedule::Table table = spec::pipeline_table(parallel, microbatches);
+  const auto problems = schedule::validate(table, {.whole_step = true});
+  LOCKSTEP_CHECK(problems.empty(), problems.front().message());
+  return table;
 }
 
 data::Batch without_valid_tokens(data::Batch batch) {
@@ -62,9 +65,18 @@ comm::ProcessGroup& with_recorder(comm::ProcessGroup& world, trace::Recorder* re
   return world;
 }
 
-// This rank's group along an axis.
-std::unique_ptr<comm::ProcessGroup> split_along(mesh::Axis axis, const mesh::Mesh& mesh, comm::ProcessGroup& world) {
-  return world.split(mesh.peers(world.rank(), {&axis, 1}), mesh::name(axis));
+// This rank's group along axes.
+std::unique_ptr<comm::ProcessGroup> split_along(std::initializer_list<mesh::Axis> axes, const mesh::Mesh& mesh,
+                                                comm::ProcessGroup& world) {
+  std::vector<std::string_view> names;
+  for (const mesh::Axis axis : axes) names.push_back(mesh::name(axis));
+  return world.split(mesh.peers(world.rank(), {axes.begin(), axes.size()}), join(names, " and "));
+}
+
+double sum_over(comm::ProcessGroup& group, double value, std::string_view tag) {
+  at::Tensor sum = at::full({1}, value, at::kDouble);
+  all_reduce(sum, group, Reduction::sum, {.tag = tag});
+  return sum.item<double>();
 }
 
 }  // namespace
@@ -74,127 +86,136 @@ Trainer::Trainer(const spec::RunPlan& plan, comm::ProcessGroup& world, TrainerOp
       world_(with_recorder(world, options.recorder)),
       options_(options),
       mesh_(checked_mesh(plan, world.size())),
-      data_rank_(mesh_.coordinates(world.rank())[mesh::Axis::data]),
+      data_rank_(mesh_.coordinates(world.rank())[Axis::data]),
       device_(pick_device(std::string(spec::name(plan.run.device)), world.rank())),
       batches_(plan),
       places_(options.places != nullptr ? *options.places
                                         : spec::place_on_rank(spec::parameters(plan.model), plan, mesh_, world.rank())),
-      built_(build_for_states(plan, places_, device_)),
+      built_(build_for_states(plan, spec::parameters_on_rank(spec::parameters(plan.model), plan, mesh_, world.rank()),
+                              places_, device_)),
       model_(built_.model),
-      data_group_(split_along(mesh::Axis::data, mesh_, world)),
-      tensor_group_(split_along(mesh::Axis::tensor, mesh_, world)),
+      data_group_(split_along({Axis::data}, mesh_, world)),
+      tensor_group_(split_along({Axis::tensor}, mesh_, world)),
+      pipeline_group_(split_along({Axis::pipeline}, mesh_, world)),
+      model_group_(split_along({Axis::tensor, Axis::pipeline}, mesh_, world)),
+      batch_group_(split_along({Axis::data, Axis::pipeline}, mesh_, world)),
       tensor_parallel_(plan, *tensor_group_),
       whole_(plan, mesh_, model_->parameter_list(), *tensor_group_, world.rank()),
-      states_(make_states({plan_, built_, places_, world_, *data_group_, *tensor_group_})),
+      stages_(spec::cut_into_stages(plan)),
+      executor_(checked_table(plan.parallel, microbatches_run(plan, mesh_, data_rank_)), *pipeline_group_, *this),
+      validation_(spec::forward_table(plan.parallel, executor_.table().microbatches), *pipeline_group_, *this),
+      states_(make_states(
+          {plan_, built_, places_, world_, *data_group_, *tensor_group_, *model_group_, executor_.actions()})),
       lr_schedule_(plan.train),
-      loss_scale_(agreed_loss_scale(plan.train, options.loss_scale, world)),
-      table_(checked_table(microbatches_run(plan, mesh_, data_rank_))) {}
-
-nn::Context Trainer::context(const nn::MicrobatchContext& microbatch, nn::Recomputation recomputation) {
-  return {options_.seams != nullptr ? *options_.seams : tensor_parallel_.seams(), microbatch, std::move(recomputation),
-          states_->parts()};
-}
+      loss_scale_(agreed_loss_scale(plan.train, options.loss_scale, world)) {}
 
 int64_t Trainer::samples_per_rank() const {
   return range_of(plan_, mesh_, data_rank_).size * plan_.train.microbatch;
 }
 
-double Trainer::sum_over_data(double value, std::string_view tag) {
-  at::Tensor sum = at::full({1}, value, at::kDouble);
-  all_reduce(sum, *data_group_, Reduction::sum, {.tag = tag});
-  return sum.item<double>();
-}
-
-void Trainer::load_microbatches() {
+void Trainer::load(const std::function<data::Batch(int64_t microbatch)>& get) {
   const mesh::Range range = range_of(plan_, mesh_, data_rank_);
-  microbatches_.assign(static_cast<size_t>(table_.microbatches), {});
-  for (int64_t m = 0; m < table_.microbatches; ++m) {
+  microbatches_.assign(static_cast<size_t>(executor_.table().microbatches), {});
+  for (int64_t m = 0; m < executor_.table().microbatches; ++m) {
     Microbatch& microbatch = microbatches_[static_cast<size_t>(m)];
     microbatch.context = {static_cast<int>(m), steps_done_, (range.offset + m) * plan_.train.microbatch};
     if (m >= range.size) {
       microbatch.batch = without_valid_tokens(microbatches_.front().batch);
       continue;
     }
-    microbatch.batch = options_.source ? options_.source(steps_done_, range.offset + m)
-                                       : batches_.train(steps_done_, range.offset + m);
+    microbatch.batch = get(range.offset + m);
     microbatch.batch.tokens_BS = microbatch.batch.tokens_BS.to(device_);
     microbatch.batch.targets_BS = microbatch.batch.targets_BS.to(device_);
   }
+}
+
+int64_t Trainer::valid_tokens() const {
+  int64_t tokens = 0;
+  for (const Microbatch& microbatch : microbatches_) tokens += nn::count_valid(microbatch.batch.targets_BS);
+  return tokens;
 }
 
 StepReport Trainer::step() {
   const double start_s = now_s();
   report_ = {.step = steps_done_ + 1};
   local_loss_ = 0;
-  load_microbatches();
-  int64_t valid_tokens = 0;
-  for (const Microbatch& microbatch : microbatches_) valid_tokens += nn::count_valid(microbatch.batch.targets_BS);
+  load(
+      [this](int64_t m) { return options_.source ? options_.source(steps_done_, m) : batches_.train(steps_done_, m); });
   const double wait_start_s = now_s();
-  report_.tokens = static_cast<int64_t>(sum_over_data(static_cast<double>(valid_tokens), "valid tokens"));
+  report_.tokens = static_cast<int64_t>(sum_over(*data_group_, static_cast<double>(valid_tokens()), "valid tokens"));
   report_.wait_s = now_s() - wait_start_s;
 
   states_->zero_grad();
-  for (const schedule::Action& action : table_.actions_by_rank.front()) {
-    const trace::Span span(options_.recorder, trace::Track::compute, schedule::name(action.kind), 0, action.stage,
-                           action.microbatch);
-    perform(action);
-  }
+  executor_.run(/*announce=*/steps_done_ == 0);
   ++steps_done_;
   report_.step_s = now_s() - start_s;
-  report_.compute_s = report_.step_s - report_.wait_s - report_.exposed_communication_s;
+  report_.bubble_s = executor_.waited_s();
+  report_.compute_s = report_.step_s - report_.wait_s - report_.exposed_communication_s - report_.bubble_s;
   return report_;
 }
 
-// The one interpreter of action lists. A new kind of action is a new case here and nowhere else.
-void Trainer::perform(const schedule::Action& action) {
-  using Kind = schedule::Action::Kind;
-  switch (action.kind) {
-    case Kind::forward:
-      return forward(microbatches_.at(static_cast<size_t>(action.microbatch)));
-    case Kind::backward:
-      return backward(microbatches_.at(static_cast<size_t>(action.microbatch)),
-                      action.microbatch + 1 == table_.microbatches);
-    case Kind::reduce_gradient:
-      return reduce_gradient();
-    case Kind::optimizer_step:
-      return optimizer_step();
-    default:
-      LOCKSTEP_CHECK(false, "no way to perform ", schedule::to_string(action));
-  }
-}
-
-void Trainer::forward(Microbatch& microbatch) {
-  const nn::BeginRerun begin_rerun = [recorder = options_.recorder, index = microbatch.context.index] {
+nn::Context Trainer::context(const Microbatch& microbatch, int stage) {
+  const nn::BeginRerun begin_rerun = [recorder = options_.recorder, stage, index = microbatch.context.index] {
     return std::make_shared<trace::Span>(recorder, trace::Track::compute,
-                                         schedule::name(schedule::Action::Kind::recompute), 0, /*stage=*/0, index);
+                                         schedule::name(schedule::Action::Kind::recompute), 0, stage, index);
   };
-  const at::Tensor sum = model_->loss_sum(microbatch.batch.tokens_BS, microbatch.batch.targets_BS,
-                                          context(microbatch.context, {plan_.parallel.recompute, begin_rerun}));
-  microbatch.loss = sum / std::max<int64_t>(report_.tokens, 1);
-  local_loss_ += microbatch.loss.item<double>();
+  return {options_.seams != nullptr ? *options_.seams : tensor_parallel_.seams(),
+          microbatch.context,
+          {model_->is_training() ? plan_.parallel.recompute : spec::Recompute::none, begin_rerun},
+          states_->parts()};
 }
 
-void Trainer::backward(Microbatch& microbatch, bool last) {
-  const at::Tensor loss = std::exchange(microbatch.loss, {}) * loss_scale_.value();
-  states_->backward(loss, last);
+at::Tensor Trainer::forward(const schedule::Action& action, const at::Tensor& input) {
+  const Microbatch& microbatch = microbatches_.at(static_cast<size_t>(action.microbatch));
+  const spec::Stage& stage = stages_.at(static_cast<size_t>(action.stage));
+  const nn::Context with = context(microbatch, action.stage);
+  at::Tensor hidden_BSH = stage.embed ? model_->embed(microbatch.batch.tokens_BS, with) : input;
+  hidden_BSH = model_->blocks(stage.layers, hidden_BSH, with);
+  if (!stage.head) return hidden_BSH;
+
+  const at::Tensor sum = model_->token_losses(hidden_BSH, microbatch.batch.targets_BS, with).sum();
+  const at::Tensor loss = sum / std::max<int64_t>(report_.tokens, 1);
+  if (action.kind == schedule::Action::Kind::forward) {
+    local_loss_ += (model_->is_training() ? loss : sum).item<double>();
+  }
+  return loss * loss_scale_.value();
 }
 
-void Trainer::reduce_gradient() {
+void Trainer::backward(const schedule::Action& action, const at::Tensor& output, const at::Tensor& gradient) {
+  states_->backward(action, [&] { torch::autograd::backward({output}, {gradient}); });
+}
+
+void Trainer::weight_gradient(const schedule::Action& action) {
+  LOCKSTEP_CHECK(false, "no way to perform ", schedule::to_string(action));
+}
+
+// No table of the trainer's shards by stage: each layer gathers its own parameters.
+void Trainer::unshard(int stage) {
+  LOCKSTEP_CHECK(false, stage);
+}
+void Trainer::reshard(int stage) {
+  LOCKSTEP_CHECK(false, stage);
+}
+
+void Trainer::reduce_gradient(int stage) {
   const double start_s = now_s();
-  states_->finish();
-  report_.loss = sum_over_data(local_loss_, "loss");
+  states_->finish(stage);
   report_.exposed_communication_s += now_s() - start_s;
 }
 
 void Trainer::optimizer_step() {
   const torch::NoGradGuard no_grad;
+  const double start_s = now_s();
+  states_->add_tied();
+  report_.loss = sum_over(*batch_group_, local_loss_, "loss");
+  report_.exposed_communication_s += now_s() - start_s;
   report_.loss_scale = loss_scale_.value();
   states_->unscale(1 / loss_scale_.value());
   // The same number on every rank, so every rank takes the same decision.
   report_.grad_norm = std::sqrt(states_->squared_gradient_norm());
   report_.lr = lr_schedule_.at(updates_done_);
   if (options_.record != nullptr) {
-    options_.record->steps.push_back({report_.loss, report_.grad_norm, whole_.gather(states_->gradients())});
+    options_.record->steps.push_back({report_.loss, report_.grad_norm, of_model(states_->gradients())});
   }
   report_.skipped = !std::isfinite(report_.grad_norm);
   loss_scale_.update(!report_.skipped);
@@ -214,42 +235,47 @@ void Trainer::refuse_endless_skipping() {
 }
 
 double Trainer::validation_loss() {
-  const torch::NoGradGuard no_grad;
   model_->eval();
-  double loss = 0;
+  local_loss_ = 0;
   int64_t tokens = 0;
-  const mesh::Range range = range_of(plan_, mesh_, data_rank_);
   for (int64_t batch = 0; batch < batches_.validation_batches(); ++batch) {
-    for (int64_t m = 0; m < table_.microbatches; ++m) {
-      data::Batch microbatch = batches_.validation(batch, range.offset + std::min(m, range.size - 1));
-      if (m >= range.size) microbatch = without_valid_tokens(microbatch);
-      loss += model_->loss_sum(microbatch.tokens_BS.to(device_), microbatch.targets_BS.to(device_), context({}, {}))
-                  .item<double>();
-      tokens += nn::count_valid(microbatch.targets_BS);
-    }
+    load([&](int64_t microbatch) { return batches_.validation(batch, microbatch); });
+    tokens += valid_tokens();
+    validation_.run(/*announce=*/!validated_, /*with_gradients=*/false);
+    validated_ = true;
   }
   model_->train();
-  const double total_loss = sum_over_data(loss, "validation loss");
-  return total_loss / sum_over_data(static_cast<double>(tokens), "validation tokens");
+  return sum_over(*batch_group_, local_loss_, "validation loss") /
+         sum_over(*data_group_, static_cast<double>(tokens), "validation tokens");
 }
 
 std::vector<nn::Parameter> Trainer::parameters_to_save() const {
-  std::vector<nn::Parameter> whole;
+  std::vector<NamedTensor> own;
   const std::vector<NamedTensor> held = states_->weights(/*to_save=*/true);
+  std::vector<nn::Parameter> whole;
   if (data_rank_ != 0) return whole;
   for (size_t i = 0; i < held.size(); ++i) {
-    const spec::ParameterSpec& parameter = model_->parameter_list()[i].spec;
     const bool is_whole = tensor_group_->size() == 1;
-    const at::Tensor gathered = is_whole ? held[i].tensor : whole_.gather(parameter.name, held[i].tensor);
+    own.push_back({held[i].name, is_whole ? held[i].tensor : whole_.gather(held[i].name, held[i].tensor)});
+  }
+  if (tensor_group_->rank() != 0) return whole;
+  std::map<std::string, spec::ParameterSpec> by_name;
+  for (const spec::ParameterSpec& parameter : spec::parameters(plan_.model)) by_name[parameter.name] = parameter;
+  for (const NamedTensor& named : of_all_stages(std::move(own), plan_.model, *pipeline_group_, /*only_on=*/0)) {
+    const spec::ParameterSpec& parameter = by_name.at(named.name);
     const mesh::Region all{std::vector<int64_t>(parameter.shape.size(), 0), parameter.shape};
-    if (tensor_group_->rank() == 0) whole.push_back({parameter, gathered, all});
+    whole.push_back({parameter, named.tensor, all});
   }
   return whole;
 }
 
+std::vector<NamedTensor> Trainer::of_model(std::vector<NamedTensor> own) const {
+  return of_all_stages(whole_.gather(std::move(own)), plan_.model, *pipeline_group_);
+}
+
 void Trainer::record_end(RunRecord& record) const {
-  record.parameters = whole_.gather(states_->weights(/*to_save=*/false));
-  record.state = whole_.gather(states_->optimizer_state());
+  record.parameters = of_model(states_->weights(/*to_save=*/false));
+  record.state = of_model(states_->optimizer_state());
 }
 
 }  // namespace lockstep::train

@@ -1,6 +1,6 @@
-// Builds one rank's part of a RunPlan and runs its steps. There is one loop: it interprets this rank's list of actions
-// (schedule/). How many micro-batches are accumulated, and in later versions which stage does what when, is in the
-// list.
+// Builds one rank's part of a RunPlan and runs its steps. There is one loop, which interprets this rank's list of
+// actions (parallel/pipeline/executor.h): how many micro-batches are accumulated, and which stage does what when, is in
+// the list. Here is what the actions do.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,11 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/mesh/mesh.h"
+#include "lockstep/parallel/pipeline/executor.h"
 #include "lockstep/parallel/tensor/tensor_parallel.h"
 #include "lockstep/schedule/table.h"
 #include "lockstep/spec/plan.h"
+#include "lockstep/spec/stages.h"
 #include "lockstep/trace/recorder.h"
 #include "lockstep/train/build.h"
 #include "lockstep/train/record.h"
@@ -34,6 +36,7 @@ struct StepReport {
   double compute_s = 0;                // this rank: forward, backward, optimizer
   double exposed_communication_s = 0;  // blocked in the reduction of gradients and loss
   double wait_s = 0;                   // at the start of the step, for the slowest rank
+  double bubble_s = 0;                 // waiting for messages of other stages
 };
 
 struct TrainerOptions {
@@ -47,7 +50,7 @@ struct TrainerOptions {
   std::function<data::Batch(int64_t step, int64_t microbatch)> source;
 };
 
-class Trainer {
+class Trainer : private parallel::StageWork {
  public:
   // `world` must outlive the trainer; every rank constructs it with the same plan.
   //   throws   InvalidArgument when the plan cannot run on so many ranks
@@ -63,10 +66,12 @@ class Trainer {
   // What is trained, saved and compared: the model's parameters or their fp32 masters.
   const std::vector<nn::Parameter>& masters() const { return built_.masters; }
   int64_t updates() const { return updates_done_; }  // steps that were not skipped
-  const schedule::Table& table() const { return table_; }
+  // The step, as this rank's pipeline runs it.
+  const parallel::Executor& executor() const { return executor_; }
+  const std::vector<spec::Stage>& stages() const { return stages_; }
   int64_t samples_per_rank() const;
 
-  // The model's parameters whole, on rank 0 of both axes; none on others. Called by every rank.
+  // The model's parameters whole, on world rank 0; none on others. Called by every rank.
   std::vector<nn::Parameter> parameters_to_save() const;
   // Adds what the last step has left behind, whole: weights and the optimizer's state. Called by every rank.
   void record_end(RunRecord& record) const;
@@ -75,19 +80,25 @@ class Trainer {
   struct Microbatch {
     data::Batch batch;
     nn::MicrobatchContext context;
-    at::Tensor loss;  // divided by the valid tokens of the global batch; holds the graph until its backward
   };
 
-  void load_microbatches();
-  void perform(const schedule::Action& action);
-  void forward(Microbatch& microbatch);
-  void backward(Microbatch& microbatch, bool last);
-  void reduce_gradient();
-  void optimizer_step();
-  nn::Context context(const nn::MicrobatchContext& microbatch, nn::Recomputation recomputation);
+  // This rank's micro-batches; `get`: one of the global batch's.
+  void load(const std::function<data::Batch(int64_t microbatch)>& get);
+  int64_t valid_tokens() const;
+
+  at::Tensor forward(const schedule::Action& action, const at::Tensor& input) override;
+  void backward(const schedule::Action& action, const at::Tensor& output, const at::Tensor& gradient) override;
+  void weight_gradient(const schedule::Action& action) override;
+  void unshard(int stage) override;
+  void reshard(int stage) override;
+  void reduce_gradient(int stage) override;
+  void optimizer_step() override;
+  std::optional<at::Device> device(int /*stage*/) const override { return device_; }
+
+  nn::Context context(const Microbatch& microbatch, int stage);
+  // Whole tensors of all stages, from what this rank holds.
+  std::vector<NamedTensor> of_model(std::vector<NamedTensor> own) const;
   void refuse_endless_skipping();
-  // Over the ranks that hold other parts of the batch.
-  double sum_over_data(double value, std::string_view tag);
 
   spec::RunPlan plan_;
   comm::ProcessGroup& world_;
@@ -100,13 +111,17 @@ class Trainer {
   std::vector<spec::ParameterPlace> places_;  // of the model's parameters
   Built built_;                               // of what this rank holds
   std::shared_ptr<nn::Transformer> model_;
-  std::unique_ptr<comm::ProcessGroup> data_group_, tensor_group_;
+  // Of ranks with other parts of the batch; of each layer; of the model; and with other of either.
+  std::unique_ptr<comm::ProcessGroup> data_group_, tensor_group_, pipeline_group_;
+  std::unique_ptr<comm::ProcessGroup> model_group_;  // tensor and pipeline ranks: one copy of the model
+  std::unique_ptr<comm::ProcessGroup> batch_group_;  // data and pipeline ranks: the losses of the batch
   parallel::TensorParallel tensor_parallel_;
   WholeTensors whole_;
+  std::vector<spec::Stage> stages_;
+  parallel::Executor executor_, validation_;
   std::unique_ptr<States> states_;
   optim::LrSchedule lr_schedule_;
   optim::LossScale loss_scale_;
-  schedule::Table table_;
 
   // Of the step under way.
   std::vector<Microbatch> microbatches_;
@@ -114,6 +129,7 @@ class Trainer {
   StepReport report_;
 
   int64_t steps_done_ = 0;
+  bool validated_ = false;
   int64_t updates_done_ = 0;  // stands still on a skipped step, and so does the learning rate
   int64_t skipped_in_a_row_ = 0;
 };

@@ -172,7 +172,7 @@ TEST(Trainer, InterpretsTheTableItWasGiven) {
     for (const auto& event : recorder.events()) {
       if (event.track == trace::Track::compute) recorded.push_back(text(event.name(), " ", event.microbatch));
     }
-    for (const auto& action : trainer.table().actions_by_rank.front())
+    for (const auto& action : trainer.executor().actions())
       planned.push_back(text(name(action.kind), " ", action.microbatch));
     EXPECT_EQ(recorded, planned);
     world.set_recorder(nullptr);

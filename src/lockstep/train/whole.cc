@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lockstep/distributed/collectives.h"
 #include "lockstep/spec/placement.h"
@@ -51,6 +52,66 @@ std::vector<NamedTensor> WholeTensors::gather(std::vector<NamedTensor> slices) c
     named.tensor = gather(named.name.substr(0, named.name.find('/')), named.tensor);
   }
   return slices;
+}
+
+namespace {
+
+// A tensor of any type and shape, from `source` to every rank of the group or to `only_on` alone.
+NamedTensor hand_on(const NamedTensor& own, int source, std::optional<int> only_on, comm::ProcessGroup& group) {
+  const bool takes = group.rank() != source && (!only_on || group.rank() == *only_on);
+  if (only_on && (source == *only_on || (group.rank() != source && !takes))) return own;
+  std::vector<char> bytes;
+  if (group.rank() == source) {
+    bytes = torch::pickle_save(c10::ivalue::Tuple::create({own.name, own.tensor.detach().contiguous()}));
+  }
+  auto size = static_cast<int64_t>(bytes.size());
+  const auto move = [&](at::Tensor wire) {
+    if (!only_on) {
+      broadcast(wire, source, group, {.tag = "stages"});
+    } else if (!takes) {
+      send(wire, *only_on, group, {.tag = "stages"});
+    } else {
+      recv(wire, source, group, {.tag = "stages"});
+    }
+  };
+  move(at::from_blob(&size, {1}, at::kLong));
+  bytes.resize(static_cast<size_t>(size));
+  move(at::from_blob(bytes.data(), {size}, at::kByte));
+  if (!takes) return own;
+  const auto elements = torch::pickle_load(bytes).toTuple()->elements();
+  return {elements[0].toStringRef(), elements[1].toTensor()};
+}
+
+}  // namespace
+
+std::vector<NamedTensor> of_all_stages(std::vector<NamedTensor> own, const spec::ModelSpec& model,
+                                       comm::ProcessGroup& pipeline_group, std::optional<int> only_on) {
+  if (pipeline_group.size() == 1) return own;
+  const auto parameter_of = [](const NamedTensor& named) { return named.name.substr(0, named.name.find('/')); };
+  std::map<std::string, std::vector<NamedTensor>> by_parameter;
+  for (const NamedTensor& named : own) by_parameter[parameter_of(named)].push_back(named);
+  const auto held = by_parameter;
+  std::set<std::string> complete;  // of the ranks before
+  for (int source = 0; source < pipeline_group.size(); ++source) {
+    at::Tensor count = at::full({1}, static_cast<int64_t>(own.size()), at::kLong);
+    broadcast(count, source, pipeline_group, {.tag = "stages"});
+    std::set<std::string> theirs;
+    for (int64_t i = 0; i < count.item<int64_t>(); ++i) {
+      const bool mine = source == pipeline_group.rank();
+      const NamedTensor named =
+          hand_on(mine ? own[static_cast<size_t>(i)] : NamedTensor(), source, only_on, pipeline_group);
+      const std::string parameter = parameter_of(named);
+      theirs.insert(parameter);
+      if (!held.contains(parameter) && !complete.contains(parameter)) by_parameter[parameter].push_back(named);
+    }
+    complete.merge(theirs);
+  }
+  if (only_on && pipeline_group.rank() != *only_on) return {};
+  std::vector<NamedTensor> all;
+  for (const spec::ParameterSpec& parameter : spec::parameters(model)) {
+    for (NamedTensor& named : by_parameter[parameter.name]) all.push_back(std::move(named));
+  }
+  return all;
 }
 
 }  // namespace lockstep::train

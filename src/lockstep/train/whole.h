@@ -1,7 +1,9 @@
-// Whole tensors from the slices that tensor ranks hold: what verify compares and what weight files store.
+// Whole tensors from the slices that tensor ranks hold, and all of them from the stages of a pipeline: what verify
+// compares and what weight files store.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,5 +34,11 @@ class WholeTensors {
   comm::ProcessGroup& group_;
   std::map<std::string, Pieces, std::less<>> pieces_;
 };
+
+// What the ranks of a pipeline have of their stages, by parameter ("layers.0...weight", "layers.0...weight/exp_avg"),
+// in the model's order, on every rank or on `only_on` alone: the others get none. Of what several hold a rank keeps its
+// own, else the first one's. Every rank of the group calls it.
+std::vector<NamedTensor> of_all_stages(std::vector<NamedTensor> own, const spec::ModelSpec& model,
+                                       comm::ProcessGroup& pipeline_group, std::optional<int> only_on = {});
 
 }  // namespace lockstep::train

@@ -1,5 +1,5 @@
 // Pipeline parallelism for modules of the user's own: each rank has one stage or several, and interprets its list of a
-// schedule's table. There is no other loop: what runs is what schedule/ checks, draws and simulates.
+// schedule's table (executor.h): what runs is what schedule/ checks, draws and simulates.
 //
 //   const auto table = schedule::make_table("1f1b", {.ranks = world->size(), .microbatches = 8});
 //   PipelineSchedule pipeline(table, {stage_of(my_layers)}, *world);
@@ -16,12 +16,11 @@
 
 #include <functional>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/pipeline/executor.h"
 #include "lockstep/parallel/pipeline/pipeline_stage.h"
-#include "lockstep/parallel/pipeline/stage_messages.h"
 #include "lockstep/parallel/pipeline/step_agreement.h"
 #include "lockstep/schedule/table.h"
 
@@ -48,7 +47,7 @@ struct StepResult {
   std::vector<at::Tensor> microbatch_losses;  // [] each, as the loss function returned them
 };
 
-class PipelineSchedule {
+class PipelineSchedule : private StageWork {
  public:
   // Every rank gives the same table: computing alone (sends and receives are added here) or more.
   //   stages   this rank's, by rising stage. Between stages there is one floating-point tensor of at most 16 dims
@@ -57,6 +56,8 @@ class PipelineSchedule {
   //            actions, which a module of one's own has no entry for; for another number of ranks or stages
   PipelineSchedule(schedule::Table table, std::vector<PipelineStage> stages, comm::ProcessGroup& group,
                    PipelineOptions options = {});
+  PipelineSchedule(const PipelineSchedule&) = delete;
+  PipelineSchedule& operator=(const PipelineSchedule&) = delete;
 
   // One step: every rank calls it. The batch is split evenly into the table's micro-batches, the larger ones first.
   //   inputs   [N, ...], used on the rank that has the first stage; others may give an undefined tensor
@@ -68,39 +69,30 @@ class PipelineSchedule {
   // The same for micro-batches that are cut already and may differ in more than rows (sequence length).
   StepResult step(std::vector<at::Tensor> inputs, std::vector<at::Tensor> targets, const LossFunction& loss);
 
-  const schedule::Table& table() const { return table_; }  // with its communication
+  const schedule::Table& table() const { return executor_.table(); }  // with its communication
   // What the last step did, as it was done.
-  const std::vector<schedule::Action>& recorded() const { return recorded_; }
+  const std::vector<schedule::Action>& recorded() const { return executor_.recorded(); }
   // The most micro-batches whose activations the last step held at a time, a chunk's counting 1/v.
-  double in_flight_peak() const;
+  double in_flight_peak() const { return executor_.in_flight_peak(); }
   int64_t announcements() const { return announcements_; }  // steps in which shapes were exchanged
 
  private:
-  // What a stage holds of a micro-batch from forward to backward.
-  struct Held {
-    at::Tensor input;      // a leaf of the stage's graph
-    at::Tensor output;     // with the graph; of the last stage the scaled loss
-    at::Tensor generator;  // state when the forward began, if it is to run again
-  };
-  using Key = std::pair<int, int>;  // stage, micro-batch
-
   StepResult run(Microbatches inputs, Microbatches targets, const LossFunction& loss);
-  void perform(const schedule::Action& action);
-  void forward(int stage, int microbatch);
-  void recompute(int stage, int microbatch);
-  void backward(int stage, int microbatch);
-  at::Tensor input_of(int stage, int microbatch);
-  at::Tensor gradient_of(int stage, int microbatch);
-  at::Tensor output_of(int stage, int microbatch, const at::Tensor& input);
   at::Tensor loss_of(int microbatch, const at::Tensor& output);
   double weight_of(int microbatch) const;
 
-  schedule::Table table_;
+  at::Tensor forward(const schedule::Action& action, const at::Tensor& input) override;
+  void backward(const schedule::Action& action, const at::Tensor& output, const at::Tensor& gradient) override;
+  void weight_gradient(const schedule::Action& action) override;
+  void unshard(int stage) override;
+  void reshard(int stage) override;
+  void reduce_gradient(int stage) override;
+  void optimizer_step() override;
+  std::optional<at::Device> device(int stage) const override;
+
   std::map<int, PipelineStage> stages_;
-  comm::ProcessGroup& group_;
   PipelineOptions options_;
-  bool recomputes_ = false;
-  StageMessages messages_;
+  Executor executor_;
   StepAgreement agreement_;
   bool failed_ = false;
   int64_t announcements_ = 0;
@@ -108,11 +100,7 @@ class PipelineSchedule {
   // Of the step under way.
   Microbatches inputs_, targets_;
   const LossFunction* loss_ = nullptr;
-  std::map<Key, Held> held_;
-  std::map<Key, at::Tensor> input_gradients_;  // between a backward and the send, or the backward of the stage before
   std::vector<at::Tensor> losses_;
-  std::vector<schedule::Action> recorded_;
-  size_t most_held_ = 0;
 };
 
 }  // namespace lockstep::parallel

@@ -237,8 +237,7 @@ TEST(PipelineSchedule, ATraceHasEveryComputingAction) {
     std::vector<Action> traced;
     for (const trace::Event& event : recorder.events()) {
       if (event.track != trace::Track::compute) continue;
-      const auto kind =
-          event.name().find('B') == std::string_view::npos ? Action::Kind::forward : Action::Kind::backward;
+      const auto kind = event.name() == "forward" ? Action::Kind::forward : Action::Kind::backward;
       traced.push_back({kind, event.stage, event.microbatch});
     }
     EXPECT_EQ(traced, table.actions_by_rank[static_cast<size_t>(world.rank())]);

@@ -146,12 +146,15 @@ void GradientShards::finish() {
 }
 
 void GradientShards::add_replicas() {
-  if (groups_.replicas() == nullptr) return;
+  if (groups_.replicas() != nullptr) add_over(*groups_.replicas(), options_.reduction);
+}
+
+void GradientShards::add_over(comm::ProcessGroup& group, comm::Reduction reduction) {
   std::vector<comm::Work> works;
   for (size_t flat = 0; flat < flats_.size(); ++flat) {
     if (!states_[flat].shard.defined()) continue;
     const std::string tag = text("gradients ", flats_[flat].name);
-    works.push_back(all_reduce_async(states_[flat].shard, *groups_.replicas(), options_.reduction, {.tag = tag}));
+    works.push_back(all_reduce_async(states_[flat].shard, group, reduction, {.tag = tag}));
   }
   for (const comm::Work& work : works) work.wait();
 }

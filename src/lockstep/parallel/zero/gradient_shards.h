@@ -42,6 +42,8 @@ class GradientShards {
 
   // Adds the shards of all replicas, once after the last finish() of a step.
   void add_replicas();
+  // Reduces shards over a group whose ranks have the same slices.
+  void add_over(comm::ProcessGroup& group, comm::Reduction reduction);
 
   // Forgets gradients and shards.
   void clear();

@@ -211,6 +211,11 @@ void ShardedDataParallel::finish() {
 
 // -- the step --------------------------------------------------------------------------------------------------------
 
+void ShardedDataParallel::add_gradients_over(comm::ProcessGroup& holders) {
+  LOCKSTEP_CHECK(!agreed_, "gradients that are tied are added before their norm is taken");
+  gradients_->add_over(holders, comm::Reduction::sum);
+}
+
 // One all-reduce tells every rank the norm and which parameters some rank has used.
 void ShardedDataParallel::agree() {
   if (agreed_) return;

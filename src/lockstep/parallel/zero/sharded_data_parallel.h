@@ -120,6 +120,8 @@ class ShardedDataParallel {
   // -- after the last backward of a step; every rank calls them in the same order
   // --------------------------------------
 
+  // Adds the shards of ranks that hold the same slices for another part of the model; before anything below.
+  void add_gradients_over(comm::ProcessGroup& holders);
   // Of the whole gradient: every element counts once. Not finite on all ranks when it is on one.
   double grad_norm();
   double squared_norm();

@@ -1,0 +1,58 @@
+// Which part of the model is on which stage of a pipeline, and which stages are on which pipeline rank.
+//
+//   embed -> layers 0 .. n-1 -> head       is cut, in this order, into parallel.pipeline * parallel.chunks stages
+//
+// parallel.stages says where to cut, stage by stage: the number of its layers, E for the embedding, H for the head,
+// joined by "+". Empty: where the longest stage is shortest, by the forward's floating-point operations.
+//
+//   "E+2,3,3,2+H"   10 layers on 4 stages         "E,3,3,H"   6 layers, the embedding and the head by themselves
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/mesh/placement.h"
+#include "lockstep/schedule/table.h"
+#include "lockstep/spec/model.h"
+#include "lockstep/spec/plan.h"
+
+namespace lockstep::spec {
+
+struct Stage {
+  bool embed = false;
+  mesh::Range layers;  // of the model's; may be none
+  bool head = false;
+  bool operator==(const Stage&) const = default;
+};
+
+// Of forward, a token: a part's share of the work. The embedding's lookup counts as one addition per feature.
+double forward_flops(const ModelSpec& model, std::string_view part);
+
+// Cuts parts with these costs, in order, into `stages` runs of at least one part each: the most expensive is as cheap
+// as can be, and among such cuts the sum of squares is least. Returns the number of parts of each.
+//   throws InvalidArgument for more stages than parts
+std::vector<int64_t> balance(const std::vector<double>& costs, int64_t stages);
+
+// The stages of a valid plan.
+std::vector<Stage> cut_into_stages(const RunPlan& plan);
+// "E+2,3,3,2+H"
+std::string to_string(const std::vector<Stage>& stages);
+
+// By stage, for parallel.schedule.
+std::vector<int> rank_of_stage(const ParallelSpec& parallel);
+std::vector<int> stages_on_rank(const ParallelSpec& parallel, int pipeline_rank);
+
+// The parameters that a stage reads, by their own name: a tied head is the embedding's table.
+std::vector<std::string> parameters_of(const Stage& stage, const ModelSpec& model);
+
+// What parallel.pipeline, schedule, chunks and stages may not be, with so many data ranks.
+std::vector<Problem> validate_pipeline(const RunPlan& plan, int64_t data_ranks);
+
+// A step of a pipeline of the plan's kind on so many micro-batches, whole: computing, recomputation, messages,
+// reductions.
+schedule::Table pipeline_table(const ParallelSpec& parallel, int64_t microbatches);
+// Its forwards and their messages alone, as validation runs them.
+schedule::Table forward_table(const ParallelSpec& parallel, int64_t microbatches);
+
+}  // namespace lockstep::spec
