@@ -4,6 +4,7 @@
 
 #include "lockstep/base/rng.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/linear.h"
 
 namespace lockstep::nn {
 
@@ -13,7 +14,7 @@ std::vector<Tensor> LocalLinear::linears(const Tensor& x, std::span<const Projec
                                          const Site& /*site*/) {
   std::vector<Tensor> outputs;
   for (const Projection& projection : projections) {
-    outputs.push_back(at::linear(x, projection.weight, projection.bias));
+    outputs.push_back(nn::linear(x, projection, deferred_));
   }
   return outputs;
 }
@@ -26,7 +27,7 @@ Tensor LocalLoss::embed(const Tensor& tokens_BS, const Tensor& table_VH, const T
 
 Tensor LocalLoss::token_losses(const Tensor& hidden_BSH, const Tensor& head_VH, const Tensor& targets_BS,
                                const Site& /*site*/) {
-  Tensor logits_TV = at::linear(hidden_BSH, head_VH).flatten(0, 1);
+  Tensor logits_TV = linear(hidden_BSH, {head_VH, {}}, deferred_).flatten(0, 1);
   if (at::isReducedFloatingType(logits_TV.scalar_type())) logits_TV = logits_TV.to(at::kFloat);
   return at::cross_entropy_loss(logits_TV, targets_BS.flatten(), {}, at::Reduction::None, kIgnoredTarget)
       .view_as(targets_BS);

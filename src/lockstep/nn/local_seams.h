@@ -2,22 +2,38 @@
 // implementation is compared with.
 #pragma once
 
+#include "lockstep/nn/deferred_weights.h"
 #include "lockstep/nn/seams.h"
 
 namespace lockstep::nn {
 
+// Where layers put off the gradients of their weights.
+struct Deferring {
+  DeferredWeights* weights = nullptr;  // null: nowhere. Must outlive the graphs
+  bool head = true;                    // the head's too; not where its weight is an embedding of the same backward
+  DeferredWeights* of_head() const { return head ? weights : nullptr; }
+};
+
 class LocalLinear : public LinearSeam {
  public:
+  explicit LocalLinear(DeferredWeights* deferred = nullptr) : deferred_(deferred) {}
   std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Projection> projections, Split split,
                                   const Site& site) override;
+
+ private:
+  DeferredWeights* deferred_;
 };
 
 class LocalLoss : public LossSeam {
  public:
+  explicit LocalLoss(DeferredWeights* deferred = nullptr) : deferred_(deferred) {}
   at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const at::Tensor& positions_SH,
                    const Site& site) override;
   at::Tensor token_losses(const at::Tensor& hidden_BSH, const at::Tensor& head_VH, const at::Tensor& targets_BS,
                           const Site& site) override;
+
+ private:
+  DeferredWeights* deferred_;
 };
 
 class LocalAttention : public AttentionSeam {
@@ -47,7 +63,8 @@ class LocalDropout : public DropoutSeam {
 // Owns one of each; `seams()` lends them out and must not outlive it.
 class LocalSeams {
  public:
-  explicit LocalSeams(uint64_t seed) : dropout_(seed) {}
+  explicit LocalSeams(uint64_t seed, Deferring deferring = {})
+      : linear_(deferring.weights), loss_(deferring.of_head()), dropout_(seed) {}
   Seams seams() { return {linear_, loss_, attention_, dropout_}; }
 
  private:

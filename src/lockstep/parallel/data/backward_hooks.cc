@@ -10,19 +10,34 @@ namespace {
 
 class Hook : public torch::autograd::PostAccumulateGradHook {
  public:
-  explicit Hook(std::function<void()> arrived) : arrived_(std::move(arrived)) {}
-  void operator()(const at::Tensor&) override { arrived_(); }
+  Hook(std::shared_ptr<const bool> is_defined, std::function<void()> arrived)
+      : is_defined_(std::move(is_defined)), arrived_(std::move(arrived)) {}
+  void operator()(const at::Tensor&) override {
+    if (*is_defined_) arrived_();
+  }
 
  private:
+  std::shared_ptr<const bool> is_defined_;
   std::function<void()> arrived_;
 };
 
 }  // namespace
 
-void when_gradient_arrives(const at::Tensor& parameter, std::function<void()> arrived) {
-  std::unique_ptr<Hook> hook;
-  if (arrived) hook = std::make_unique<Hook>(std::move(arrived));
-  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(hook));
+GradientHook::GradientHook(at::Tensor parameter, std::function<void()> arrived) : parameter_(std::move(parameter)) {
+  const auto is_defined = std::make_shared<bool>(false);
+  before_ = parameter_.register_hook([is_defined](const at::Tensor& gradient) { *is_defined = gradient.defined(); });
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter_, std::make_unique<Hook>(is_defined, std::move(arrived)));
+}
+
+GradientHook::~GradientHook() {
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter_, nullptr);
+  parameter_.remove_hook(before_);
+}
+
+std::vector<int> arrivals_of(std::span<const std::string> names, const Arrivals& arrivals) {
+  std::vector<int> result(names.size(), 1);
+  for (size_t i = 0; arrivals && i < names.size(); ++i) result[i] = arrivals(names[i]);
+  return result;
 }
 
 void EndOfBackward::call(std::function<void()> ended) {

@@ -25,10 +25,6 @@ DataParallel::DataParallel(std::vector<NamedTensor> parameters, comm::ProcessGro
   start(parameters);
 }
 
-DataParallel::~DataParallel() {
-  for (const at::Tensor& parameter : parameters_) when_gradient_arrives(parameter, nullptr);
-}
-
 void DataParallel::start(const std::vector<NamedTensor>& parameters) {
   if (options_.reduction != comm::Reduction::average && options_.reduction != comm::Reduction::sum) {
     throw InvalidArgument(text("DataParallel: reduction = ", comm::name(options_.reduction),
@@ -39,13 +35,13 @@ void DataParallel::start(const std::vector<NamedTensor>& parameters) {
     names_.push_back(parameter.name);
   }
   contributed_.assign(parameters_.size(), false);
-  ready_.assign(parameters_.size(), false);
+  awaited_ = arrivals_of(names_, options_.arrivals);
   // Backward runs through the module from its end: until the true order is known, assume the reverse of registration.
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), size_t{0});
   make_buckets(order);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    when_gradient_arrives(parameters_[i], [this, i] { on_gradient(i); });
+    hooks_.emplace_back(parameters_[i], [this, i] { on_gradient(i); });
   }
 }
 
@@ -70,12 +66,12 @@ void DataParallel::on_gradient(size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   at::Tensor& home = buckets_[bucket]->gradient(slot);
   const int64_t reduced = std::exchange(reduced_version_[parameter], -1);
+  if (next_bucket_ > bucket) {
+    throw Unsupported(text("DataParallel: ", names_[parameter],
+                           " received a gradient after its bucket was sent in the same ",
+                           "step; run backwards under no_sync() until its last, or set overlap = false"));
+  }
   if (gradient.data_ptr() != home.data_ptr()) {
-    if (next_bucket_ > bucket) {
-      throw Unsupported(text("DataParallel: ", names_[parameter],
-                             " received a gradient after its bucket was sent in the same ",
-                             "backward; set overlap = false"));
-    }
     home.copy_(gradient);
     gradient = home;
   } else if (options_.reduction == comm::Reduction::sum && reduced >= 0 && home._version() == reduced + 1) {
@@ -87,8 +83,7 @@ void DataParallel::on_gradient(size_t parameter) {
   if (options_.fixed_tree || (!accumulate_only_ && options_.finish_in_backward)) {
     end_of_backward_.call([this] { end_of_backward(); });
   }
-  if (accumulate_only_ || ready_[parameter]) return;
-  ready_[parameter] = true;
+  if (accumulate_only_ || awaited_[parameter] == 0 || --awaited_[parameter] > 0) return;
   ready_order_.push_back(parameter);
   --missing_in_bucket_[bucket];
   if (options_.overlap && !options_.fixed_tree) launch_ready();
@@ -156,7 +151,7 @@ void DataParallel::finish() {
 
   for (size_t i = 0; i < buckets_.size(); ++i) missing_in_bucket_[i] = buckets_[i]->plan().slots.size();
   std::fill(contributed_.begin(), contributed_.end(), false);
-  std::fill(ready_.begin(), ready_.end(), false);
+  awaited_ = arrivals_of(names_, options_.arrivals);
   ready_order_.clear();
   next_bucket_ = 0;
   ++reductions_;
@@ -176,7 +171,7 @@ void DataParallel::follow_ready_order() {
   order_followed_ = true;
   if (group_.size() == 1 || parameters_.empty()) return;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!ready_[i]) ready_order_.push_back(i);
+    if (awaited_[i] > 0) ready_order_.push_back(i);
   }
   std::vector<int64_t> order(ready_order_.begin(), ready_order_.end());
   at::Tensor wire = at::from_blob(order.data(), {static_cast<int64_t>(order.size())}, at::kLong);

@@ -16,6 +16,7 @@
 
 #include <torch/nn/module.h>
 
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,7 @@ struct DataParallelOptions {
   bool overlap = true;             // false: communicate after backward, to see what overlap brings
   bool fixed_tree = false;         // add micro-batches in a fixed tree (microbatch_tree.h); no overlap
   bool finish_in_backward = true;  // false: the caller calls finish() after the last backward
+  Arrivals arrivals{};             // of each parameter's gradient
 };
 
 class DataParallel {
@@ -50,7 +52,6 @@ class DataParallel {
   DataParallel(torch::nn::Module& module, comm::ProcessGroup& group, DataParallelOptions options = {});
   // The same for parameters that are already equal on all ranks (counter-based initial values): nothing is broadcast.
   DataParallel(std::vector<NamedTensor> parameters, comm::ProcessGroup& group, DataParallelOptions options = {});
-  ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
@@ -110,7 +111,7 @@ class DataParallel {
   // Of the step under way.
   bool accumulate_only_ = false;
   std::vector<bool> contributed_;  // by parameter: had a gradient in some micro-batch
-  std::vector<bool> ready_;        // by parameter: arrived in the backward that reduces
+  std::vector<int> awaited_;       // by parameter: arrivals still to come, in backwards that reduce
   std::vector<size_t> ready_order_;
   std::vector<size_t> missing_in_bucket_;  // gradients still to come
   size_t next_bucket_ = 0;                 // buckets are sent in order, so that ranks agree
@@ -120,6 +121,7 @@ class DataParallel {
   std::vector<int64_t> reduced_version_;  // of each gradient after its reduction; -1: none
   bool order_followed_ = false;
   int64_t reductions_ = 0, collectives_ = 0;
+  std::list<GradientHook> hooks_;
 };
 
 }  // namespace lockstep::parallel

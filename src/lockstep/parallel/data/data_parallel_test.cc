@@ -225,6 +225,8 @@ TEST(DataParallel, LowPrecisionGradientsAccumulateInFp32WhenAsked) {
                                   .finish_in_backward = false});
       const void* home = nullptr;
       for (int microbatch = 0; microbatch <= 256; ++microbatch) {
+        std::optional<DataParallel::NoSync> local_only;
+        if (microbatch < 256) local_only.emplace(data_parallel);
         (value * (microbatch == 0 ? 1.0 : 0x1p-9)).sum().backward();
         if (fixed_tree) continue;
         if (microbatch == 0) home = value.grad().data_ptr();
@@ -239,6 +241,42 @@ TEST(DataParallel, LowPrecisionGradientsAccumulateInFp32WhenAsked) {
   EXPECT_EQ(gradient_of(at::kFloat, false), 1.5);
   EXPECT_EQ(gradient_of(at::kFloat, true), 1.5);
   EXPECT_EQ(gradient_of({}, false), 1);
+}
+
+// A bucket that is on its way cannot take another gradient: refused, not added to what peers are reading.
+TEST(DataParallel, RefusesAGradientForABucketThatWasSent) {
+  on_ranks(1, [&](ProcessGroup& world) {
+    torch::nn::Module module;
+    const at::Tensor value = module.register_parameter("value", at::ones({1}));
+    DataParallel data_parallel(module, world, {.reduction = comm::Reduction::sum, .finish_in_backward = false});
+    (value * 2).sum().backward();
+    EXPECT_THROW((value * 3).sum().backward(), Unsupported);
+  });
+}
+
+// libtorch's hooks run for a parameter that a backward leads to but has no gradient for.
+TEST(DataParallel, AGradientThatIsUndefinedIsNoArrival) {
+  struct Never : torch::autograd::Function<Never> {
+    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x, const at::Tensor&) {
+      return x.clone();
+    }
+    static std::vector<at::Tensor> backward(torch::autograd::AutogradContext*,
+                                            const std::vector<at::Tensor>& gradients) {
+      return {gradients[0], at::Tensor()};
+    }
+  };
+  on_ranks(2, [&](ProcessGroup& world) {
+    torch::nn::Module module;
+    const at::Tensor used = module.register_parameter("used", at::ones({1}));
+    const at::Tensor unused = module.register_parameter("unused", at::ones({1}));
+    DataParallel data_parallel(module, world, {.reduction = comm::Reduction::sum});
+    for (int step = 0; step < 2; ++step) {
+      data_parallel.zero_grad();
+      Never::apply(used * 2, unused).sum().backward();
+      EXPECT_EQ(used.grad().item<double>(), 4);
+      EXPECT_FALSE(unused.grad().defined());
+    }
+  });
 }
 
 // Over ranks as well: 1 and three times 2^-9.

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/nn/linear.h"
+
 namespace lockstep::parallel {
 
 using at::Tensor;
@@ -54,28 +56,34 @@ class LeaveSplit : public torch::autograd::Function<LeaveSplit> {
   }
 };
 
-// Gradients of weight [O,H] and bias [O] for y = x weight^T + bias, from y's.
-Tensor weight_gradient(const Tensor& gradient, const Tensor& x) {
-  return as_matrix(gradient).t().matmul(as_matrix(x));
-}
-Tensor bias_gradient(const Tensor& gradient) {
-  return as_matrix(gradient).sum(0);
+void keep(AutogradContext* context, const TensorGroup* group, const std::string& tag, nn::DeferredWeights* deferred) {
+  keep(context, group, tag);
+  context->saved_data["deferred"] = reinterpret_cast<int64_t>(deferred);
 }
 
-// Parameters are `count` weights and as many biases, or none.
+// Where this backward puts off gradients of weights; null: nowhere.
+nn::DeferredWeights* deferring(AutogradContext* context) {
+  auto* deferred = reinterpret_cast<nn::DeferredWeights*>(context->saved_data["deferred"].toInt());
+  return deferred != nullptr && deferred->deferring() ? deferred : nullptr;
+}
+
+std::string put_off_tag(AutogradContext* context) {
+  return "put-off " + tag_of(context);
+}
+
+// Parameters are as many weights as outputs and as many biases, or none.
 class ColumnLinears : public torch::autograd::Function<ColumnLinears> {
  public:
   static variable_list forward(AutogradContext* context, const Tensor& x, at::TensorList parameters, size_t count,
-                               const TensorGroup* group, const std::string& tag) {
+                               const TensorGroup* group, const std::string& tag, nn::DeferredWeights* deferred) {
     const Tensor entered = group->enter(x, "forward " + tag);
     const bool has_bias = parameters.size() > count;
     variable_list outputs, kept = {x};
     for (size_t i = 0; i < count; ++i) {
       outputs.push_back(at::linear(entered, parameters[i], has_bias ? parameters[count + i] : Tensor()));
-      kept.push_back(parameters[i]);
     }
-    keep(context, group, tag);
-    context->saved_data["has_bias"] = has_bias;
+    kept.insert(kept.end(), parameters.begin(), parameters.end());
+    keep(context, group, tag, deferred);
     context->save_for_backward(kept);
     return outputs;
   }
@@ -83,17 +91,20 @@ class ColumnLinears : public torch::autograd::Function<ColumnLinears> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const TensorGroup& group = group_of(context);
     const variable_list kept = context->get_saved_variables();
-    const size_t count = gradients.size();
-    const bool has_bias = context->saved_data["has_bias"].toBool(), input_wanted = context->needs_input_grad(0);
-    variable_list result(1 + (has_bias ? 2 : 1) * count + 3);
+    const bool input_wanted = context->needs_input_grad(0);
+    variable_list result(kept.size() + 4);
+    if (nn::DeferredWeights* deferred = deferring(context)) {
+      deferred->put_off(work_of(context, gradients, kept));
+      if (input_wanted) result[0] = group.leave(input_gradient(gradients, kept), tag_of(context));
+      return result;
+    }
 
     Exchange entered = group.start_enter(kept[0], tag_of(context));
     std::optional<Exchange> sum;
     if (input_wanted) sum.emplace(group.start_leave(input_gradient(gradients, kept), tag_of(context)));
     const Tensor x = entered.wait();
-    for (size_t i = 0; i < count; ++i) {
-      if (context->needs_input_grad(1 + i)) result[1 + i] = weight_gradient(gradients[i], x);
-      if (has_bias && context->needs_input_grad(1 + count + i)) result[1 + count + i] = bias_gradient(gradients[i]);
+    for (size_t i = 1; i < kept.size(); ++i) {
+      if (context->needs_input_grad(i)) result[i] = parameter_gradient(i, gradients, x);
     }
     if (sum) result[0] = sum->wait();
     return result;
@@ -108,15 +119,43 @@ class ColumnLinears : public torch::autograd::Function<ColumnLinears> {
     sizes.back() = kept[1].size(1);
     return sum.view(sizes);
   }
+
+  // Of kept[i], i from 1; x has entered.
+  static Tensor parameter_gradient(size_t i, const variable_list& gradients, const Tensor& x) {
+    const size_t count = gradients.size();
+    return i <= count ? nn::weight_gradient(gradients[i - 1], x) : nn::bias_gradient(gradients[i - 1 - count]);
+  }
+
+  static nn::WeightWork work_of(AutogradContext* context, const variable_list& gradients, const variable_list& kept) {
+    nn::WeightWork work{.kept = gradients};
+    work.kept.push_back(kept[0].detach());
+    std::vector<size_t> wanted;
+    for (size_t i = 1; i < kept.size(); ++i) {
+      if (!context->needs_input_grad(i)) continue;
+      work.parameters.push_back(kept[i]);
+      wanted.push_back(i);
+    }
+    work.start = [wanted, group = &group_of(context), tag = put_off_tag(context)](variable_list kept_now) {
+      Exchange entered = group->start_enter(kept_now.back(), tag);
+      kept_now.pop_back();
+      return [wanted, gradients = std::move(kept_now), entered]() mutable {
+        const Tensor x = entered.wait();
+        variable_list result;
+        for (const size_t i : wanted) result.push_back(parameter_gradient(i, gradients, x));
+        return result;
+      };
+    };
+    return work;
+  }
 };
 
 class RowLinear : public torch::autograd::Function<RowLinear> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
-                        const std::optional<Tensor>& bias, const TensorGroup* group, const std::string& tag) {
-    keep(context, group, tag);
-    context->save_for_backward({x, weight});
-    context->saved_data["has_bias"] = bias.has_value();
+                        const std::optional<Tensor>& bias, const TensorGroup* group, const std::string& tag,
+                        nn::DeferredWeights* deferred) {
+    keep(context, group, tag, deferred);
+    context->save_for_backward({x, weight, bias.value_or(Tensor())});
     Tensor sum = group->leave(at::linear(x, weight), "forward " + tag);
     if (bias) sum.add_(*bias);
     return sum;
@@ -124,14 +163,42 @@ class RowLinear : public torch::autograd::Function<RowLinear> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list kept = context->get_saved_variables();
-    const Tensor &x = kept[0], &weight = kept[1], &outer = gradients[0];
+    const Tensor &x = kept[0], &weight = kept[1], &bias = kept[2], &outer = gradients[0];
+    const bool bias_wanted = bias.defined() && context->needs_input_grad(2);
+    variable_list result(6);
+    if (nn::DeferredWeights* deferred = deferring(context)) {
+      deferred->put_off(work_of(context, outer, kept));
+      if (context->needs_input_grad(0)) {
+        result[0] = group_of(context).enter(outer, tag_of(context)).matmul(weight);
+      }
+      return result;
+    }
+
     Exchange entered = group_of(context).start_enter(outer, tag_of(context));
-    variable_list result(5);
-    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) result[2] = bias_gradient(outer);
+    if (bias_wanted) result[2] = nn::bias_gradient(outer);
     const Tensor inner = entered.wait();
     if (context->needs_input_grad(0)) result[0] = inner.matmul(weight);
-    if (context->needs_input_grad(1)) result[1] = weight_gradient(inner, x);
+    if (context->needs_input_grad(1)) result[1] = nn::weight_gradient(inner, x);
     return result;
+  }
+
+ private:
+  static nn::WeightWork work_of(AutogradContext* context, const Tensor& outer, const variable_list& kept) {
+    nn::WeightWork work{.kept = {outer, kept[0].detach()}};
+    const bool of_weight = context->needs_input_grad(1), of_bias = kept[2].defined() && context->needs_input_grad(2);
+    if (of_weight) work.parameters.push_back(kept[1]);
+    if (of_bias) work.parameters.push_back(kept[2]);
+    work.start = [of_weight, of_bias, group = &group_of(context),
+                  tag = put_off_tag(context)](const variable_list& kept_now) {
+      return [of_weight, of_bias, kept_now, entered = group->start_enter(kept_now[0], tag)]() mutable {
+        variable_list result;
+        const Tensor inner = entered.wait();
+        if (of_weight) result.push_back(nn::weight_gradient(inner, kept_now[1]));
+        if (of_bias) result.push_back(nn::bias_gradient(kept_now[0]));
+        return result;
+      };
+    };
+    return work;
   }
 };
 
@@ -146,19 +213,20 @@ Tensor leave_split(const Tensor& partial, const TensorGroup& group, const std::s
 }
 
 std::vector<Tensor> column_linears(const Tensor& x, std::span<const nn::Projection> projections,
-                                   const TensorGroup& group, const std::string& tag) {
+                                   const TensorGroup& group, const std::string& tag, nn::DeferredWeights* deferred) {
   std::vector<Tensor> parameters;
   for (const nn::Projection& projection : projections) parameters.push_back(projection.weight);
   for (const nn::Projection& projection : projections) {
     if (projection.bias.defined()) parameters.push_back(projection.bias);
   }
   LOCKSTEP_CHECK(parameters.size() % projections.size() == 0, tag, ": all or none must have a bias");
-  return ColumnLinears::apply(x, at::TensorList(parameters), projections.size(), &group, tag);
+  return ColumnLinears::apply(x, at::TensorList(parameters), projections.size(), &group, tag, deferred);
 }
 
-Tensor row_linear(const Tensor& x, const nn::Projection& projection, const TensorGroup& group, const std::string& tag) {
+Tensor row_linear(const Tensor& x, const nn::Projection& projection, const TensorGroup& group, const std::string& tag,
+                  nn::DeferredWeights* deferred) {
   const std::optional<Tensor> bias = projection.bias.defined() ? std::optional(projection.bias) : std::nullopt;
-  return RowLinear::apply(x, projection.weight, bias, &group, tag);
+  return RowLinear::apply(x, projection.weight, bias, &group, tag, deferred);
 }
 
 }  // namespace lockstep::parallel

@@ -38,9 +38,9 @@ std::vector<Tensor> TensorLinear::linears(const Tensor& x, std::span<const nn::P
   if (group_.size() == 1 || split == nn::Split::replicated || !is_split(site)) {
     return local_.linears(x, projections, split, site);
   }
-  if (split == nn::Split::columns) return column_linears(x, projections, group_, tag_of(site));
+  if (split == nn::Split::columns) return column_linears(x, projections, group_, tag_of(site), deferred_);
   LOCKSTEP_CHECK(projections.size() == 1, tag_of(site), ": several rows layers over one input");
-  return {row_linear(x, projections.front(), group_, tag_of(site))};
+  return {row_linear(x, projections.front(), group_, tag_of(site), deferred_)};
 }
 
 Tensor TensorLoss::embed(const Tensor& tokens_BS, const Tensor& table_VH, const Tensor& positions_SH,
@@ -56,7 +56,7 @@ Tensor TensorLoss::token_losses(const Tensor& hidden_BSH, const Tensor& head_VH,
                                 const nn::Site& site) {
   if (group_.size() == 1 || !dims_.vocab) return local_.token_losses(hidden_BSH, head_VH, targets_BS, site);
   const nn::Projection head{head_VH, {}};
-  const Tensor logits_BSP = column_linears(hidden_BSH, {&head, 1}, group_, tag_of(site)).front();
+  const Tensor logits_BSP = column_linears(hidden_BSH, {&head, 1}, group_, tag_of(site), deferred_).front();
   return vocab_parallel_cross_entropy(logits_BSP, targets_BS, {.vocab = vocab_}, group_.ranks(), tag_of(site));
 }
 
@@ -68,10 +68,10 @@ Tensor TensorDropout::dropout(const Tensor& x_BSH, double p, const nn::Site& sit
                            {.first = group_.positions().offset, .of = group_.options().sequence});
 }
 
-TensorParallel::TensorParallel(const spec::RunPlan& plan, comm::ProcessGroup& group)
+TensorParallel::TensorParallel(const spec::RunPlan& plan, comm::ProcessGroup& group, nn::Deferring deferring)
     : group_(group, group_options(plan)),
-      linear_(group_, split_dims(spec::placement_rules(plan))),
-      loss_(group_, split_dims(spec::placement_rules(plan)), plan.model.vocab),
+      linear_(group_, split_dims(spec::placement_rules(plan)), deferring.weights),
+      loss_(group_, split_dims(spec::placement_rules(plan)), plan.model.vocab, deferring.of_head()),
       dropout_(group_, static_cast<uint64_t>(plan.train.seed)) {}
 
 }  // namespace lockstep::parallel

@@ -22,7 +22,8 @@ struct SplitDims {
 
 class TensorLinear : public nn::LinearSeam {
  public:
-  TensorLinear(const TensorGroup& group, SplitDims dims) : group_(group), dims_(dims) {}
+  TensorLinear(const TensorGroup& group, SplitDims dims, nn::DeferredWeights* deferred)
+      : group_(group), dims_(dims), deferred_(deferred), local_(deferred) {}
   std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const nn::Projection> projections, nn::Split split,
                                   const nn::Site& site) override;
 
@@ -31,12 +32,14 @@ class TensorLinear : public nn::LinearSeam {
 
   const TensorGroup& group_;
   SplitDims dims_;
+  nn::DeferredWeights* deferred_;
   nn::LocalLinear local_;
 };
 
 class TensorLoss : public nn::LossSeam {
  public:
-  TensorLoss(const TensorGroup& group, SplitDims dims, int64_t vocab) : group_(group), dims_(dims), vocab_(vocab) {}
+  TensorLoss(const TensorGroup& group, SplitDims dims, int64_t vocab, nn::DeferredWeights* deferred)
+      : group_(group), dims_(dims), vocab_(vocab), deferred_(deferred), local_(deferred) {}
   at::Tensor embed(const at::Tensor& tokens_BS, const at::Tensor& table_VH, const at::Tensor& positions_SH,
                    const nn::Site& site) override;
   at::Tensor token_losses(const at::Tensor& hidden_BSH, const at::Tensor& head_VH, const at::Tensor& targets_BS,
@@ -46,6 +49,7 @@ class TensorLoss : public nn::LossSeam {
   const TensorGroup& group_;
   SplitDims dims_;
   int64_t vocab_;
+  nn::DeferredWeights* deferred_;
   nn::LocalLoss local_;
 };
 
@@ -64,7 +68,7 @@ class TensorDropout : public nn::DropoutSeam {
 class TensorParallel {
  public:
   // `group` is this rank's along the tensor axis and must outlive this; of size 1 nothing is exchanged.
-  TensorParallel(const spec::RunPlan& plan, comm::ProcessGroup& group);
+  TensorParallel(const spec::RunPlan& plan, comm::ProcessGroup& group, nn::Deferring deferring = {});
   nn::Seams seams() { return {linear_, loss_, attention_, dropout_}; }
   const TensorGroup& group() const { return group_; }
 

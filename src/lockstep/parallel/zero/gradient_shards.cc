@@ -22,6 +22,7 @@ GradientShards::GradientShards(std::span<const at::Tensor> parameters, std::span
       groups_(groups),
       options_(options),
       pool_(groups.all()),
+      arrivals_(arrivals_of(names, options.arrivals)),
       states_(flats.size()),
       place_of_parameter_(parameters.size()),
       contributed_(parameters.size(), false) {
@@ -35,8 +36,9 @@ GradientShards::GradientShards(std::span<const at::Tensor> parameters, std::span
 
 void GradientShards::reset(size_t flat) {
   State& state = states_[flat];
-  state.ready.assign(flats_[flat].plan.slots.size(), false);
-  state.missing = state.ready.size();
+  state.awaited.clear();
+  for (const BucketSlot& slot : flats_[flat].plan.slots) state.awaited.push_back(arrivals_[slot.parameter]);
+  state.missing = state.awaited.size();
   state.sent = false;
 }
 
@@ -81,8 +83,7 @@ void GradientShards::arrived(size_t parameter, bool reduce) {
     gradient = home;
   }
   contributed_[parameter] = true;
-  if (!reduce || state.ready[slot]) return;
-  state.ready[slot] = true;
+  if (!reduce || state.awaited[slot] == 0 || --state.awaited[slot] > 0) return;
   --state.missing;
   while (options_.overlap && next_ < flats_.size() && (states_[next_].missing == 0 || !flats_[next_].trained)) {
     launch(next_++);

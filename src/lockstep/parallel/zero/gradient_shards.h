@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/data/backward_hooks.h"
 #include "lockstep/parallel/zero/buffer_pool.h"
 #include "lockstep/parallel/zero/flat.h"
 #include "lockstep/parallel/zero/shard_groups.h"
@@ -27,6 +28,7 @@ class GradientShards {
     bool keep_whole = false;  // stage 1
     comm::Reduction reduction = comm::Reduction::average;
     bool overlap = true;  // false: everything leaves in finish()
+    Arrivals arrivals{};
   };
 
   // All of it must outlive this. `flats` in the order in which they become ready; those not trained are left alone.
@@ -62,7 +64,7 @@ class GradientShards {
   struct State {
     at::Tensor buffer, whole, shard;
     std::vector<at::Tensor> gradients;  // by slot, views of `whole`
-    std::vector<bool> ready;            // by slot
+    std::vector<int> awaited;           // by slot, arrivals still to come in backwards that reduce
     size_t missing = 0;
     bool sent = false;
     comm::Work work;
@@ -84,6 +86,7 @@ class GradientShards {
   const ShardGroups& groups_;
   Options options_;
   BufferPool pool_;
+  std::vector<int> arrivals_;  // by parameter
   std::vector<State> states_;
   std::vector<Place> place_of_parameter_;
   std::vector<bool> contributed_;

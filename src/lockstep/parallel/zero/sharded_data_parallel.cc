@@ -70,10 +70,6 @@ ShardedDataParallel::ShardedDataParallel(const std::vector<ShardedUnit>& units, 
   start(make_optimizer);
 }
 
-ShardedDataParallel::~ShardedDataParallel() {
-  for (const Tensor& parameter : units_.tensors) when_gradient_arrives(parameter, nullptr);
-}
-
 void ShardedDataParallel::start(const MakeOptimizer& make_optimizer) {
   make_flats();
   if (options_.stage == 3) {
@@ -83,14 +79,15 @@ void ShardedDataParallel::start(const MakeOptimizer& make_optimizer) {
   } else {
     whole_weights_ = std::make_unique<WholeWeights>(units_.tensors, flats_, groups_);
   }
-  gradients_ = std::make_unique<GradientShards>(
-      units_.tensors, units_.names, flats_, groups_,
-      GradientShards::Options{
-          .keep_whole = options_.stage == 1, .reduction = options_.reduction, .overlap = options_.overlap});
+  gradients_ = std::make_unique<GradientShards>(units_.tensors, units_.names, flats_, groups_,
+                                                GradientShards::Options{.keep_whole = options_.stage == 1,
+                                                                        .reduction = options_.reduction,
+                                                                        .overlap = options_.overlap,
+                                                                        .arrivals = options_.arrivals});
   make_pieces(make_optimizer);
   used_.assign(units_.tensors.size(), false);
   for (size_t i = 0; i < units_.tensors.size(); ++i) {
-    if (units_.tensors[i].requires_grad()) when_gradient_arrives(units_.tensors[i], [this, i] { on_gradient(i); });
+    if (units_.tensors[i].requires_grad()) hooks_.emplace_back(units_.tensors[i], [this, i] { on_gradient(i); });
   }
 }
 

@@ -25,6 +25,7 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,7 @@ struct ShardedDataParallelOptions {
   bool overlap = true;                                   // false: gather when used, reduce after backward
   bool keep_gathered = false;      // stage 3: a unit is gathered once a step and stays until its end
   bool finish_in_backward = true;  // false: the caller calls finish() after the last backward
+  Arrivals arrivals{};             // of each parameter's gradient
   std::vector<std::string> units;  // stage 3 of a module that is no Sequential: its blocks by name ("layers.0")
   // Whether weight decay applies to a module's parameter; absent: to all.
   std::function<bool(const std::string& name, const at::Tensor& parameter)> decay;
@@ -74,7 +76,6 @@ class ShardedDataParallel {
   // The same for parameters that are already equal on all ranks.
   ShardedDataParallel(const std::vector<ShardedUnit>& units, comm::ProcessGroup& group,
                       const MakeOptimizer& make_optimizer, ShardedDataParallelOptions options = {});
-  ~ShardedDataParallel();
   ShardedDataParallel(const ShardedDataParallel&) = delete;
   ShardedDataParallel& operator=(const ShardedDataParallel&) = delete;
 
@@ -204,6 +205,7 @@ class ShardedDataParallel {
   bool agreed_ = false;
   std::vector<bool> used_;  // by parameter: some rank had a gradient
   double squared_norm_ = 0;
+  std::list<GradientHook> hooks_;
 };
 
 }  // namespace lockstep::parallel
