@@ -252,6 +252,7 @@ schedule::Table forward_table(const ParallelSpec& parallel, int64_t microbatches
   for (auto& actions : table.actions_by_rank) {
     std::erase_if(actions,
                   [](const schedule::Action& action) { return action.kind != schedule::Action::Kind::forward; });
+    for (schedule::Action& action : actions) action.overlaps_next = false;
   }
   return schedule::add_communication(table);
 }

@@ -4,23 +4,19 @@
 #include <map>
 #include <tuple>
 
+#include "lockstep/schedule/last_gradients.h"
+
 namespace lockstep::train {
 namespace {
 
-using Kind = schedule::Action::Kind;
-
 // When the set's gradients are complete.
 void read_actions(const std::vector<schedule::Action>& actions, GradientSet& set) {
-  std::map<Kind, schedule::Action> last;
-  for (const schedule::Action& action : actions) {
-    if (std::ranges::find(set.stages, action.stage) == set.stages.end()) continue;
-    if (schedule::makes_input_gradient(action.kind) || schedule::completes_gradient(action.kind)) {
-      last[action.kind] = action;
-    }
-    if (action.kind == Kind::reduce_gradient) set.finished_with = action.stage;
+  const std::vector<bool> brings_last = schedule::brings_last_gradients(actions);
+  for (size_t i = 0; i < actions.size(); ++i) {
+    if (std::ranges::find(set.stages, actions[i].stage) == set.stages.end()) continue;
+    if (actions[i].kind == schedule::Action::Kind::reduce_gradient) set.finished_with = actions[i].stage;
+    if (brings_last[i] && set.stages.size() == 1) set.last_backwards.push_back(actions[i]);
   }
-  if (set.stages.size() > 1) return;
-  for (const auto& [kind, action] : last) set.last_backwards.push_back(action);
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ struct GradientSet {
   std::unique_ptr<comm::ProcessGroup> tied_group;  // that then add theirs, for copies of other stages; null: none
 
   std::vector<int> stages;  // that use them
-  // The backwards of the rank's list with which gradients may leave, the last of each kind. Empty: they leave when the
-  // set is finished, because several stages of this rank use it.
+  // The backwards of the rank's list with which gradients may leave. Empty: they leave when the set is finished,
+  // because several stages of this rank use it.
   std::vector<schedule::Action> last_backwards;
   int finished_with = 0;  // the stage whose reduction, the last of the set's in the list, completes it
 };

@@ -73,6 +73,16 @@ std::unique_ptr<comm::ProcessGroup> split_along(std::initializer_list<mesh::Axis
   return world.split(mesh.peers(world.rank(), {axes.begin(), axes.size()}), join(names, " and "));
 }
 
+// Not where embedding and head are one table of one stage: its gradient would be complete in neither half.
+bool puts_off_head(const spec::RunPlan& plan) {
+  const spec::Stage first = spec::cut_into_stages(plan).front();
+  return !plan.model.tie_embeddings || !(first.embed && first.head);
+}
+
+nn::DeferredWeights::Key key_of(const schedule::Action& action) {
+  return {action.stage, action.microbatch};
+}
+
 double sum_over(comm::ProcessGroup& group, double value, std::string_view tag) {
   at::Tensor sum = at::full({1}, value, at::kDouble);
   all_reduce(sum, group, Reduction::sum, {.tag = tag});
@@ -99,7 +109,7 @@ Trainer::Trainer(const spec::RunPlan& plan, comm::ProcessGroup& world, TrainerOp
       pipeline_group_(split_along({Axis::pipeline}, mesh_, world)),
       model_group_(split_along({Axis::tensor, Axis::pipeline}, mesh_, world)),
       batch_group_(split_along({Axis::data, Axis::pipeline}, mesh_, world)),
-      tensor_parallel_(plan, *tensor_group_),
+      tensor_parallel_(plan, *tensor_group_, {.weights = &deferred_, .head = puts_off_head(plan)}),
       whole_(plan, mesh_, model_->parameter_list(), *tensor_group_, world.rank()),
       stages_(spec::cut_into_stages(plan)),
       executor_(checked_table(plan.parallel, microbatches_run(plan, mesh_, data_rank_)), *pipeline_group_, *this),
@@ -182,11 +192,15 @@ at::Tensor Trainer::forward(const schedule::Action& action, const at::Tensor& in
 }
 
 void Trainer::backward(const schedule::Action& action, const at::Tensor& output, const at::Tensor& gradient) {
-  states_->backward(action, [&] { torch::autograd::backward({output}, {gradient}); });
+  states_->backward(action, [&] {
+    std::optional<nn::DeferredWeights::Deferral> deferral;
+    if (action.kind == schedule::Action::Kind::input_grad) deferral.emplace(deferred_, key_of(action));
+    torch::autograd::backward({output}, {gradient});
+  });
 }
 
 void Trainer::weight_gradient(const schedule::Action& action) {
-  LOCKSTEP_CHECK(false, "no way to perform ", schedule::to_string(action));
+  states_->backward(action, [&] { deferred_.drain(key_of(action)); });
 }
 
 // No table of the trainer's shards by stage: each layer gathers its own parameters.

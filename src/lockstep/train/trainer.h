@@ -11,6 +11,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/mesh/mesh.h"
+#include "lockstep/nn/deferred_weights.h"
 #include "lockstep/parallel/pipeline/executor.h"
 #include "lockstep/parallel/tensor/tensor_parallel.h"
 #include "lockstep/schedule/table.h"
@@ -115,6 +116,7 @@ class Trainer : private parallel::StageWork {
   std::unique_ptr<comm::ProcessGroup> data_group_, tensor_group_, pipeline_group_;
   std::unique_ptr<comm::ProcessGroup> model_group_;  // tensor and pipeline ranks: one copy of the model
   std::unique_ptr<comm::ProcessGroup> batch_group_;  // data and pipeline ranks: the losses of the batch
+  nn::DeferredWeights deferred_;                     // what I has put off and W computes
   parallel::TensorParallel tensor_parallel_;
   WholeTensors whole_;
   std::vector<spec::Stage> stages_;
