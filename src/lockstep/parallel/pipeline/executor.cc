@@ -109,8 +109,9 @@ void Executor::perform(const Action& action) {
 }
 
 void Executor::compute(const Action& action, const std::function<void()>& work) {
-  const trace::Span span(group_.recorder(), trace::Track::compute, schedule::name(action.kind), 0, action.stage,
-                         action.microbatch);
+  // What is recorded are steps of training.
+  const trace::Span span(with_gradients_ ? group_.recorder() : nullptr, trace::Track::compute,
+                         schedule::name(action.kind), 0, action.stage, action.microbatch);
   work();
   recorded_.push_back(action);
 }
