@@ -89,6 +89,11 @@ CASES = [
     (["schedule", "--from", "/nowhere.csv", "--stages", "4"], 2, "error: --stages, --microbatches, --chunks and --backward-order come from the file with --from"),
     (["schedule", "--waves", "--stages", "3", "--microbatches", "-1"], 2, "error: microbatches = -1: must not be negative (nearest: 0)"),
     (["schedule", "--waves", "--stages", "0", "--microbatches", "3"], 2, "error: stages = 0: must be at least 1 (nearest: 1)"),
+    (["calibrate", "microbatch", CONFIG, "--samples", "2,2"], 2, "error: --samples = 2,2: alpha and beta need at least two different sizes (nearest: 1,2,4,8)"),
+    (["calibrate", "microbatch", CONFIG, "--samples", "1,x"], 2, "error: --samples = x: must be whole numbers from 1, separated by commas (nearest: 1,2,4)"),
+    (["calibrate", "microbatch", CONFIG, "--stages", "0"], 2, "error: --stages = 0: must be whole numbers from 1"),
+    (["calibrate", "microbatch", CONFIG, "--set", "parallel.tensor=2"], 2, "error: parallel.tensor = 2: one rank is measured, and tensor ranks compute a layer together (nearest: 1)"),
+    (["calibrate", "machine"], 2, "error: machine: not supported yet by this version"),
     (["doctor", "--jsn"], 2, "error: The following argument was not expected: --jsn; see lockstep doctor --help"),
 ]
 

@@ -1,0 +1,54 @@
+// What a model's parts take by the size of the micro-batch, as measured on one rank, and so what a pipeline stage made
+// of them takes: a micro-batch of b sequences takes alpha + beta b.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "lockstep/cost/microbatches.h"
+#include "lockstep/spec/stages.h"
+
+namespace lockstep::cost {
+
+struct LinearTime {
+  double alpha_s = 0;  // per micro-batch
+  double beta_s_per_sample = 0;
+  double at(int64_t samples) const { return alpha_s + beta_s_per_sample * static_cast<double>(samples); }
+};
+
+struct TimedSize {
+  int64_t samples = 0;
+  double time_s = 0;
+};
+
+// The nearest to the measured in the sum of squared relative errors, with neither coefficient below 0.
+//   throws   InvalidArgument: fewer than two different sizes, a time that is negative or not finite
+LinearTime fit_linear_time(std::span<const TimedSize> measured);
+
+// Of a stage or a part, by the kinds of a schedule's actions (schedule/table.h); seconds.
+struct ActionTimes {
+  double forward_s = 0, backward_s = 0, input_grad_s = 0, weight_grad_s = 0;  // of one micro-batch
+  double optimizer_s = 0;                                                     // of one update
+};
+
+struct PartTimes {
+  LinearTime forward, backward, input_grad, weight_grad;
+  double optimizer_s = 0;
+  ActionTimes at(int64_t samples) const;
+};
+
+// Of one micro-batch size each; equally many actions' times as sizes.
+PartTimes fit_part_times(std::span<const int64_t> samples, std::span<const ActionTimes> measured);
+
+struct ModelTimes {
+  PartTimes embedding;
+  PartTimes block;  // one layer
+  PartTimes head;   // with the final norm and the loss
+};
+
+ActionTimes stage_times(const ModelTimes& times, const spec::Stage& stage, int64_t samples);
+
+// For best_microbatches: the model in `stages` equal stages, a step of `rows` sequences. alpha may be 0.
+MicrobatchCost microbatch_cost(const ModelTimes& times, int64_t layers, int stages, int64_t rows);
+
+}  // namespace lockstep::cost
