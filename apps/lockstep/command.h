@@ -22,6 +22,7 @@ void add_generate(CLI::App& app, Chosen& chosen);
 void add_verify(CLI::App& app, Chosen& chosen);
 void add_bench(CLI::App& app, Chosen& chosen);
 void add_flight(CLI::App& app, Chosen& chosen);
+void add_trace(CLI::App& app, Chosen& chosen);
 void add_schedule(CLI::App& app, Chosen& chosen);
 void add_calibrate(CLI::App& app, Chosen& chosen);
 void add_doctor(CLI::App& app, Chosen& chosen);

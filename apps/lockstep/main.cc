@@ -11,10 +11,9 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr std::array<AddCommand, 9> kCommands = {add_train,    add_launch, add_generate,  add_verify, add_bench,
-                                                 add_schedule, add_flight, add_calibrate, add_doctor};
-constexpr std::array<std::string_view, 7> kLater = {"machine", "estimate", "plan",    "scaling",
-                                                    "trace",   "studio",   "--resume"};
+constexpr std::array<AddCommand, 10> kCommands = {add_train,    add_launch, add_generate, add_verify,    add_bench,
+                                                  add_schedule, add_trace,  add_flight,   add_calibrate, add_doctor};
+constexpr std::array<std::string_view, 6> kLater = {"machine", "estimate", "plan", "scaling", "studio", "--resume"};
 
 std::vector<std::string>& command_line() {
   static std::vector<std::string> arguments;

@@ -11,7 +11,10 @@
 #include "lockstep/launch/world.h"
 #include "lockstep/spec/layout.h"
 #include "lockstep/spec/toml.h"
+#include "lockstep/trace/chrome.h"
 #include "lockstep/train/run.h"
+#include "prediction.h"
+#include "trace_report.h"
 
 namespace lockstep::cli {
 namespace {
@@ -36,6 +39,17 @@ void print_result(const spec::RunPlan& plan, const train::Summary& summary) {
             << " % of it\n"
             << "metrics " << directory << "/metrics.jsonl, summary " << directory << "/summary.json, trace "
             << directory << "/trace.json (open in Perfetto), weights " << directory << "/weights\n";
+  if (plan.parallel.pipeline == 1) return;
+  const trace::TraceComparison comparison = compare_run(directory);
+  std::cout << "\n" << timelines(comparison) << "\n" << table(comparison);
+}
+
+// RUN/simulated.json, where the plan has a pipeline: what trace compare lays the recorded run over.
+void predict(const spec::RunPlan& plan, int ranks) {
+  if (plan.parallel.pipeline == 1) return;
+  std::error_code failed;  // a folder that cannot be made is refused when the run begins
+  std::filesystem::create_directories(plan.run.directory, failed);
+  if (!failed) trace::write_chrome_file(plan.run.directory + "/simulated.json", predict_step(plan, ranks));
 }
 
 // RUN/rankN.log keeps what every rank has to say, also what is not shown.
@@ -46,9 +60,14 @@ std::string log_file_of(const spec::RunPlan& plan, int rank) {
 }
 
 int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
+  const launch::Place place = launch::place_from_environment();
+  if (place.launcher != "lockstep") {  // else the process that started us has done this
+    spec::refuse(spec::validate(plan, place.world_size));
+    if (place.rank == 0) predict(plan, place.world_size);
+  }
   const auto world = init({.deadline = deadline_of(plan),
                            .show_all_ranks = plan.run.log_all_ranks,
-                           .log_file = log_file_of(plan, launch::place_from_environment().rank)});
+                           .log_file = log_file_of(plan, place.rank)});
   world->set_flight_folder(plan.run.directory);
   const std::string layout = options.layout.empty() ? to_string(spec::layout_of(plan, world->size())) : options.layout;
   const train::Summary summary = train::run(plan, layout, *world);
@@ -89,6 +108,7 @@ int train(const TrainOptions& options) {
   const data::Batches batches(plan);  // what is wrong with the data shows before any rank starts
   if (ranks == 1) return train_as_rank(plan, options);
   comm::remove_flight_records(plan.run.directory);
+  predict(plan, ranks);
   const int code = launch::launch({.ranks = ranks, .command = own_command_line(), .prefix_output = false});
   if (code == PeerLost("").exit_code()) show_flight_records(plan.run.directory);
   return code;
@@ -98,7 +118,7 @@ int train(const TrainOptions& options) {
 
 void add_train(CLI::App& app, Chosen& chosen) {
   CLI::App* command = app.add_subcommand("train", "trains the model of a configuration, on as many ranks as asked for");
-  command->footer("Example: lockstep train configs/shakespeare.toml --ranks 2 --set train.steps=50");
+  command->footer("Example: lockstep train configs/shakespeare.toml --ranks 4 --set train.steps=200");
   const auto options = std::make_shared<TrainOptions>();
   command->add_option("config", options->config, "the configuration, a TOML file")->required();
   command->add_option("--ranks", options->ranks, "rank processes to start on this machine")->check(CLI::Range(1, 1024));

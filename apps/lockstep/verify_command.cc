@@ -97,8 +97,8 @@ bool within_tolerance(const train::Comparison& c, const spec::RunPlan& plan, boo
   if (spec::is_low(plan.train.precision)) {
     // Of tensor ranks' partial sums each is rounded to the low type, and of a tied table on two stages both gradients
     // instead of their sum; else only fp32 sums differ.
-    const bool rounded = plan.train.gradient_dtype == spec::GradientDtype::model || plan.parallel.tensor > 1 ||
-                         has_tied_stages(plan);
+    const bool rounded =
+        plan.train.gradient_dtype == spec::GradientDtype::model || plan.parallel.tensor > 1 || has_tied_stages(plan);
     return c.max_rel_loss <= 2e-2 && c.first_rel_grad <= (rounded ? 5e-2 : 1e-5);
   }
   if (plan.train.precision == spec::Precision::fp64) {

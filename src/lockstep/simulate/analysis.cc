@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep::simulate {
 
 namespace {
@@ -24,6 +26,15 @@ int behind_messages(const Simulation& simulation, int index) {
     index = at(simulation, index).cause;
   }
   return index;
+}
+
+schedule::Action::Kind kind_of(std::string_view name) {
+  for (int kind = 0; kind < schedule::kKinds; ++kind) {
+    if (schedule::name(static_cast<schedule::Action::Kind>(kind)) == name) {
+      return static_cast<schedule::Action::Kind>(kind);
+    }
+  }
+  throw InvalidArgument(text("\"", name, "\" is no action of a schedule"));
 }
 
 }  // namespace
@@ -106,6 +117,24 @@ std::vector<trace::Event> events(const Simulation& simulation, int64_t message_b
     }
   }
   for (const int index : simulation.messages) add(index, trace::Track::communication, message_bytes);
+  return result;
+}
+
+Simulation of_recorded(const trace::StepEvents& step) {
+  Simulation result{.ranks = static_cast<int>(step.by_rank.size()), .makespan = step.makespan_s()};
+  for (size_t rank = 0; rank < step.by_rank.size(); ++rank) {
+    result.list_of_rank.emplace_back();
+    result.busy.push_back(0);
+    for (const trace::Event& event : step.by_rank[rank]) {
+      const double begin = event.start_s - step.begin_s();
+      result.list_of_rank.back().push_back(static_cast<int>(result.spans.size()));
+      result.spans.push_back({.action = {kind_of(event.name()), event.stage, event.microbatch},
+                              .rank = static_cast<int>(rank),
+                              .begin = begin,
+                              .end = begin + event.duration_s});
+      result.busy.back() += event.duration_s;
+    }
+  }
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/simulate/simulate.h"
+#include "lockstep/trace/compare.h"
 #include "lockstep/trace/event.h"
 
 namespace lockstep::simulate {
@@ -43,5 +44,9 @@ int rank_waited_for(const Simulation& simulation, const Gap& gap);
 // messages, unsharding and reductions on the communication track.
 //   message_bytes   of each message
 std::vector<trace::Event> events(const Simulation& simulation, int64_t message_bytes = 0);
+
+// A recorded step in the form of a simulation, from time 0 on, so that both are drawn alike. Without messages; what its
+// spans waited for is not known.
+Simulation of_recorded(const trace::StepEvents& step);
 
 }  // namespace lockstep::simulate

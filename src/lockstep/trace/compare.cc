@@ -1,6 +1,7 @@
 #include "lockstep/trace/compare.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -13,7 +14,8 @@ namespace lockstep::trace {
 namespace {
 
 constexpr std::string_view kLastOfStep = "optimizer_step";
-constexpr std::string_view kReduction = "reduce_gradient";
+constexpr std::array<std::string_view, 6> kActions = {"forward",    "recompute",   "backward",
+                                                      "input_grad", "weight_grad", kLastOfStep};
 
 double end_of(const Event& event) {
   return event.start_s + event.duration_s;
@@ -39,7 +41,8 @@ std::map<int, std::vector<Event>> computing(std::span<const Event> events) {
   std::map<int, std::vector<Event>> by_rank;
   for (const size_t i : order) {
     const Event& event = events[i];
-    if (event.track == Track::compute && event.name() != kReduction) by_rank[event.rank].push_back(event);
+    const bool is_action = std::ranges::find(kActions, event.name()) != kActions.end();
+    if (event.track == Track::compute && is_action) by_rank[event.rank].push_back(event);
   }
   for (auto& [rank, list] : by_rank) {
     double end_s = -std::numeric_limits<double>::infinity();

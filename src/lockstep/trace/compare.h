@@ -11,7 +11,7 @@
 namespace lockstep::trace {
 
 // What the ranks did in a step, one list per rank: the events of the compute track, in order, up to and with
-// "optimizer_step". Reductions, which ranks wait for, and events within others are left out.
+// "optimizer_step". Messages and reductions, which ranks wait for, and events within others are left out.
 struct StepEvents {
   std::vector<std::vector<Event>> by_rank;
 

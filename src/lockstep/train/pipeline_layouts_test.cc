@@ -109,6 +109,23 @@ TEST(PipelineLayouts, TheSameOrderOfAdditionsHasTheSameBits) {
   }
 }
 
+// Whatever the order of the backwards, also where embedding and head share a table.
+TEST(PipelineLayouts, AFixedTreeHasTheSameBitsInEverySchedule) {
+  for (const bool tied : {false, true}) {
+    spec::RunPlan base = llama_plan();
+    base.model.tie_embeddings = tied;
+    base.parallel.reduction = spec::Reduction::fixed_tree;
+    RunRecord reference = tied ? run(on("pp2", base), 2).front().record : reference_of(base);
+    std::vector<std::string> names = kinds();
+    names.insert(names.end(), {"dp2-pp2-gpipe", "dp2-pp2-zb_h1", "pp3-gpipe", "dp2-pp2-zb_v"});
+    for (const std::string& name : names) {
+      for (const Outcome& outcome : run(on(name, base), ranks_of(name))) {
+        EXPECT_TRUE(compare(reference, outcome.record).bitwise) << name << (tied ? ", tied" : "");
+      }
+    }
+  }
+}
+
 TEST(PipelineLayouts, CutsByHandAndPartsByThemselves) {
   for (const char* stages : {"E+1,5+H", "E,6+H", "E+6,H"}) {
     spec::RunPlan plan = gpt_plan();

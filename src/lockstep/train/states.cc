@@ -23,6 +23,12 @@ bool leaves_with(const GradientSet& set, const schedule::Action& action) {
   return std::ranges::find(set.last_backwards, action) != set.last_backwards.end();
 }
 
+parallel::DataParallel::Half half_of(schedule::Action::Kind kind) {
+  using Half = parallel::DataParallel::Half;
+  if (kind == schedule::Action::Kind::backward) return Half::both;
+  return kind == schedule::Action::Kind::input_grad ? Half::first : Half::second;
+}
+
 bool fills_units(const spec::RunPlan& plan) {
   return plan.parallel.zero == 3 && plan.model.weights.empty();
 }
@@ -63,6 +69,7 @@ class Replicated final : public States {
     auto set = sets_.begin();
     for (parallel::DataParallel& reducer : reducers_) {
       if (!leaves_with(*set++, action)) local_only.emplace_back(reducer);
+      reducer.next_backward_is_of(action.microbatch, action.stage, half_of(action.kind));
     }
     run();
   }

@@ -217,12 +217,16 @@ void Trainer::reduce_gradient(int stage) {
   report_.exposed_communication_s += now_s() - start_s;
 }
 
-void Trainer::optimizer_step() {
+void Trainer::before_optimizer_step() {
   const torch::NoGradGuard no_grad;
   const double start_s = now_s();
   states_->add_tied();
   report_.loss = sum_over(*batch_group_, local_loss_, "loss");
   report_.exposed_communication_s += now_s() - start_s;
+}
+
+void Trainer::optimizer_step() {
+  const torch::NoGradGuard no_grad;
   report_.loss_scale = loss_scale_.value();
   states_->unscale(1 / loss_scale_.value());
   // The same number on every rank, so every rank takes the same decision.

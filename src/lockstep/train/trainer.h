@@ -93,6 +93,7 @@ class Trainer : private parallel::StageWork {
   void unshard(int stage) override;
   void reshard(int stage) override;
   void reduce_gradient(int stage) override;
+  void before_optimizer_step() override;
   void optimizer_step() override;
   std::optional<at::Device> device(int /*stage*/) const override { return device_; }
 

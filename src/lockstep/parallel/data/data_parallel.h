@@ -17,9 +17,11 @@
 #include <torch/nn/module.h>
 
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -71,6 +73,13 @@ class DataParallel {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
+  // With fixed_tree: which micro-batch of this rank's step, counted from 0, the next backward is of; which half of it
+  // (nn/deferred_weights.h), after the first of which the second has to come; and which part: micro-batches are added,
+  // and ranks, in a tree for each part (stages that use the same parameter), then the parts in rising order. Without
+  // this micro-batches come one after the other, each whole.
+  enum class Half { both, first, second };
+  void next_backward_is_of(int64_t microbatch, int part, Half half);
+
   // Completes the reduction: a rank without a micro-batch contributes zeros. Called by backward itself unless
   // finish_in_backward is off or backward never ran. Also broadcasts rank 0's buffers (running statistics of a plain
   // BatchNorm are those of rank 0's samples; SyncBatchNorm's are of all).
@@ -92,6 +101,9 @@ class DataParallel {
   void gather(Bucket& bucket);
   void launch_ready();
   void launch(size_t bucket);
+  comm::Work reduce(size_t bucket);
+  void reduce_trees(size_t bucket);
+  void push(size_t bucket);
   void return_gradients(Bucket& bucket);
   void follow_ready_order();
 
@@ -102,7 +114,10 @@ class DataParallel {
   std::vector<at::Tensor> module_buffers_;
 
   std::vector<std::unique_ptr<Bucket>> buckets_;
-  std::vector<MicrobatchTree> trees_;  // one per bucket, with fixed_tree
+  // With fixed_tree: by bucket and part; and what waits for its second half, by bucket, part and micro-batch.
+  std::vector<std::map<int, MicrobatchTree>> trees_;
+  using HalfKey = std::tuple<size_t, int, int64_t>;
+  std::map<HalfKey, at::Tensor> first_halves_;
   struct Place {
     size_t bucket, slot;
   };
@@ -110,6 +125,9 @@ class DataParallel {
 
   // Of the step under way.
   bool accumulate_only_ = false;
+  int64_t microbatch_ = 0;  // of the next backward
+  int part_ = 0;
+  Half half_ = Half::both;
   std::vector<bool> contributed_;  // by parameter: had a gradient in some micro-batch
   std::vector<int> awaited_;       // by parameter: arrivals still to come, in backwards that reduce
   std::vector<size_t> ready_order_;

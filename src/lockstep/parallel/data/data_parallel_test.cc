@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <numeric>
 #include <optional>
+#include <random>
 #include <set>
 
 #include "lockstep/comm/in_process/in_process.h"
@@ -369,17 +372,17 @@ TEST(MicrobatchTree, AddsInOneOrderWhateverTheRanks) {
   const auto value = [](int m) { return torch::full({1}, 1.0 / (3.0 + m * m), torch::kFloat); };
   for (const int microbatches : {1, 2, 3, 5, 6, 7, 8, 13, 16}) {
     MicrobatchTree whole;
-    for (int m = 0; m < microbatches; ++m) whole.push(value(m));
+    for (int m = 0; m < microbatches; ++m) whole.push(m, value(m));
     at::Tensor expected = torch::zeros({1});
     whole.fold_into(expected);
     for (const int per_rank : {1, 2, 4, 8}) {
       MicrobatchTree over_ranks;
       for (int first = 0; first < microbatches; first += per_rank) {
         MicrobatchTree local;
-        for (int m = first; m < std::min(first + per_rank, microbatches); ++m) local.push(value(m));
+        for (int m = first; m < std::min(first + per_rank, microbatches); ++m) local.push(m - first, value(m));
         at::Tensor sum = torch::zeros({1});
         local.fold_into(sum);
-        over_ranks.push(sum);
+        over_ranks.push(first / per_rank, sum);
       }
       at::Tensor actual = torch::zeros({1});
       over_ranks.fold_into(actual);
@@ -388,9 +391,34 @@ TEST(MicrobatchTree, AddsInOneOrderWhateverTheRanks) {
   }
 }
 
+TEST(MicrobatchTree, TheOrderInWhichMicrobatchesComeChangesNoBit) {
+  const auto value = [](int64_t m) {
+    return torch::full({1}, 1.0 / (3.0 + static_cast<double>(m * m)), torch::kFloat);
+  };
+  std::mt19937 random(1);
+  for (const int64_t microbatches : {1, 3, 7, 8, 13}) {
+    std::vector<int64_t> order(static_cast<size_t>(microbatches));
+    std::iota(order.begin(), order.end(), int64_t{0});
+    const auto sum_in_order = [&] {
+      MicrobatchTree tree;
+      for (const int64_t m : order) tree.push(m, value(m));
+      at::Tensor sum = torch::zeros({1});
+      tree.fold_into(sum);
+      return sum;
+    };
+    const at::Tensor rising = sum_in_order();
+    std::ranges::reverse(order);
+    EXPECT_TRUE(at::equal(sum_in_order(), rising)) << "falling, " << microbatches;
+    for (int round = 0; round < 10; ++round) {
+      std::ranges::shuffle(order, random);
+      EXPECT_TRUE(at::equal(sum_in_order(), rising)) << microbatches;
+    }
+  }
+}
+
 TEST(MicrobatchTree, KeepsOnePartialPerBit) {
   MicrobatchTree tree;
-  for (int m = 0; m < 7; ++m) tree.push(torch::ones({1}));
+  for (int m = 0; m < 7; ++m) tree.push(m, torch::ones({1}));
   EXPECT_EQ(tree.kept(), 3u);
   at::Tensor sum = torch::zeros({1});
   tree.fold_into(sum);

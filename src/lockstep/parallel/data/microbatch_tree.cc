@@ -2,16 +2,24 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep::parallel {
 
-void MicrobatchTree::push(const at::Tensor& gradient) {
-  Partial carry{gradient.clone(), 1};
-  while (!partial_.empty() && partial_.back().microbatches == carry.microbatches) {
+void MicrobatchTree::push(int64_t microbatch, const at::Tensor& gradient) {
+  Leaves leaves{microbatch, 1};
+  at::Tensor sum = gradient.clone();
+  for (;;) {
+    const auto [first, count] = leaves;
+    const bool is_left = first / count % 2 == 0;
+    const auto sibling = partial_.find({is_left ? first + count : first - count, count});
+    if (sibling == partial_.end()) break;
     // Left operand first: the tree's order.
-    carry = {partial_.back().sum.add_(carry.sum), carry.microbatches * 2};
-    partial_.pop_back();
+    sum = is_left ? sum.add_(sibling->second) : sibling->second.add_(sum);
+    leaves = {is_left ? first : first - count, 2 * count};
+    partial_.erase(sibling);
   }
-  partial_.push_back(std::move(carry));
+  LOCKSTEP_CHECK(partial_.emplace(leaves, std::move(sum)).second, "micro-batch ", microbatch, " twice");
 }
 
 void MicrobatchTree::fold_into(const at::Tensor& output) {
@@ -19,8 +27,10 @@ void MicrobatchTree::fold_into(const at::Tensor& output) {
     output.zero_();
     return;
   }
-  at::Tensor sum = partial_.back().sum;
-  for (size_t i = partial_.size() - 1; i-- > 0;) sum = partial_[i].sum.add_(sum);
+  at::Tensor sum;
+  for (auto node = partial_.rbegin(); node != partial_.rend(); ++node) {
+    sum = sum.defined() ? node->second.add_(sum) : node->second;
+  }
   output.copy_(sum);
   partial_.clear();
 }

@@ -1,33 +1,35 @@
 // Adds the gradients of micro-batches pairwise, in a balanced binary tree over their global index, so that 1, 2 and 4
-// ranks add the same numbers in the same order and reach the same bits: a rank holds whole subtrees, and process groups
-// add over ranks in the balanced tree above them.
+// ranks add the same numbers in the same order and reach the same bits, in whatever order a schedule makes them: a rank
+// holds whole subtrees, and process groups add over ranks in the balanced tree above them.
 //
-// Works like a binary counter: after n micro-batches one partial sum is kept per set bit of n.
-//   costs    floor(log2(n)) + 1 copies of the gradients, and no reduction while backward runs
+// Two nodes become one as soon as both are there. In rising or falling order one partial sum is kept per set bit of the
+// number of micro-batches so far.
+//   costs    floor(log2(n)) + 1 copies of the gradients, up to (n + 1) / 2 in other orders, and no reduction while
+//            backward runs
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
+#include <cstdint>
+#include <map>
+#include <utility>
 
 namespace lockstep::parallel {
 
 class MicrobatchTree {
  public:
-  // Takes the next micro-batch's gradients (flat; not kept: copied).
-  void push(const at::Tensor& gradient);
+  // Takes the gradients of a micro-batch of this rank, counted from 0, once each (flat; not kept: copied).
+  void push(int64_t microbatch, const at::Tensor& gradient);
 
   // Writes the sum of all pushed into `output` and forgets them; zeros when none was pushed.
   void fold_into(const at::Tensor& output);
 
+  bool empty() const { return partial_.empty(); }
   size_t kept() const { return partial_.size(); }
 
  private:
-  struct Partial {
-    at::Tensor sum;
-    int64_t microbatches;
-  };
-  std::vector<Partial> partial_;  // microbatches strictly falling
+  using Leaves = std::pair<int64_t, int64_t>;  // first, number: those below a node
+  std::map<Leaves, at::Tensor> partial_;
 };
 
 }  // namespace lockstep::parallel

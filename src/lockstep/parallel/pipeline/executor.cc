@@ -103,6 +103,7 @@ void Executor::perform(const Action& action) {
     case Kind::reduce_gradient:
       return compute(action, [&] { work_.reduce_gradient(action.stage); });
     case Kind::optimizer_step:
+      work_.before_optimizer_step();
       return compute(action, [&] { work_.optimizer_step(); });
   }
   recorded_.push_back(action);

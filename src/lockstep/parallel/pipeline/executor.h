@@ -37,6 +37,8 @@ class StageWork {
   virtual void unshard(int stage) = 0;
   virtual void reshard(int stage) = 0;
   virtual void reduce_gradient(int stage) = 0;
+  // Before the step: what it needs of other ranks, for which this one may have to wait.
+  virtual void before_optimizer_step() {}
   virtual void optimizer_step() = 0;
 
   // Where a stage's input has to be; none: anywhere.

@@ -1,0 +1,87 @@
+#include "prediction.h"
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "lockstep/distributed/init.h"
+#include "lockstep/simulate/analysis.h"
+#include "lockstep/spec/microbatches.h"
+#include "lockstep/spec/stages.h"
+#include "lockstep/train/stage_timer.h"
+
+namespace lockstep::cli {
+namespace {
+
+using schedule::Action;
+
+constexpr double kSeconds = 2;  // for all stages
+
+std::vector<cost::ActionTimes> stage_times(spec::RunPlan plan) {
+  const std::vector<spec::Stage> stages = spec::cut_into_stages(plan);
+  plan.parallel.tensor = 1;
+  plan.parallel.sequence_parallel = false;
+  std::vector<cost::ActionTimes> times;
+  for (const spec::Stage& stage : stages) {
+    train::StageTimer timer(plan, stage);
+    const int64_t samples[] = {plan.train.microbatch};
+    times.push_back(timer.measure(samples, {.seconds = kSeconds / static_cast<double>(stages.size())}).front());
+  }
+  return times;
+}
+
+// The rank updates all of its stages at once.
+double update_s(const std::vector<cost::ActionTimes>& times, const std::vector<int>& rank_of_stage) {
+  std::map<int, double> of_rank;
+  for (size_t stage = 0; stage < times.size(); ++stage) of_rank[rank_of_stage[stage]] += times[stage].optimizer_s;
+  double longest = 0;
+  for (const auto& [rank, seconds] : of_rank) longest = std::max(longest, seconds);
+  return longest;
+}
+
+simulate::Costs costs_of(const spec::RunPlan& plan, const schedule::Table& table, int ranks) {
+  const std::vector<cost::ActionTimes> times = stage_times(plan);
+  const double cores = std::max(1u, std::thread::hardware_concurrency());
+  const double slower = std::max(1.0, ranks / cores) / static_cast<double>(plan.parallel.tensor);
+  const double update = update_s(times, table.rank_of_stage);
+  const auto seconds = [times, update](const Action& action) {
+    if (action.kind == Action::Kind::optimizer_step) return update;
+    const cost::ActionTimes& of_stage = times.at(static_cast<size_t>(action.stage));
+    switch (action.kind) {
+      case Action::Kind::forward:
+      case Action::Kind::recompute:
+        return of_stage.forward_s;
+      case Action::Kind::backward:
+        return of_stage.backward_s;
+      case Action::Kind::input_grad:
+        return of_stage.input_grad_s;
+      case Action::Kind::weight_grad:
+        return of_stage.weight_grad_s;
+      default:
+        return 0.0;
+    }
+  };
+  return {.duration = [seconds, slower](const Action& action) { return slower * seconds(action); }};
+}
+
+}  // namespace
+
+std::vector<trace::Event> predict_step(const spec::RunPlan& plan, int ranks) {
+  prepare_rank_thread(1);
+  const mesh::Mesh mesh = spec::make_mesh(plan.parallel, ranks);
+  const int64_t microbatches =
+      spec::microbatches_of_rank(spec::num_microbatches(plan.train), {0, mesh.size(mesh::Axis::data)}).size;
+  const schedule::Table table = spec::pipeline_table(plan.parallel, microbatches);
+  const auto of_pipeline = simulate::events(simulate::simulate(table, costs_of(plan, table, ranks)));
+  std::vector<trace::Event> events;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (trace::Event event : of_pipeline) {
+      if (event.rank != mesh.coordinates(rank)[mesh::Axis::pipeline] || event.track != trace::Track::compute) continue;
+      event.rank = rank;
+      events.push_back(event);
+    }
+  }
+  return events;
+}
+
+}  // namespace lockstep::cli
