@@ -22,7 +22,7 @@ namespace {
 struct TrainOptions {
   std::string config, layout;
   std::vector<std::string> overrides;
-  int ranks = 0;  // 0: what the layout needs, else one
+  int ranks = 0;  // 0: what the layout or the configuration needs
   bool json = false;
 };
 
@@ -89,9 +89,20 @@ void show_flight_records(const std::string& folder) {
   }
 }
 
+// What the axes need; one where they cannot be (which is refused later).
+int ranks_of(const spec::ParallelSpec& parallel) {
+  constexpr int64_t kMost = 1024;
+  int64_t ranks = 1;
+  for (const int64_t axis : {std::max<int64_t>(1, parallel.data), parallel.tensor, parallel.pipeline}) {
+    if (axis < 1 || axis > kMost) return 1;
+    ranks *= axis;
+  }
+  return ranks > kMost ? 1 : static_cast<int>(ranks);
+}
+
 int train(const TrainOptions& options) {
   spec::RunPlan plan = spec::read_plan(options.config, options.overrides);
-  int ranks = options.ranks == 0 ? 1 : options.ranks;
+  int ranks = options.ranks == 0 ? ranks_of(plan.parallel) : options.ranks;
   if (!options.layout.empty()) {
     const spec::Layout layout = spec::parse_layout(options.layout);
     if (options.ranks != 0 && options.ranks != layout.world_size()) {

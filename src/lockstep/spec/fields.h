@@ -70,7 +70,7 @@ void for_each_field(Plan& plan, const Visit& visit) {
         "what tensor ranks split, e.g. { vocab = \"none\" }; heads, kv_heads, ffn and vocab by default");
   visit("parallel", "pipeline", plan.parallel.pipeline, "ranks that hold consecutive parts of the model");
   visit("parallel", "schedule", plan.parallel.schedule,
-        "what pipeline ranks do when: 1f1b, or another kind of lockstep schedule");
+        "what pipeline ranks do when: 1f1b, another kind of lockstep schedule, or a table of your own, x.csv");
   visit("parallel", "chunks", plan.parallel.chunks, "parts of the model per pipeline rank");
   visit("parallel", "stages", plan.parallel.stages,
         "where the model is cut, e.g. \"E+2,3,3,2+H\": layers, E embedding, H head; empty: balanced");

@@ -59,6 +59,11 @@ bool is_schedule(std::string_view word) {
   return std::ranges::any_of(schedule::generators(), [&](const auto& generator) { return generator.name == word; });
 }
 
+// A table of the user's own has none.
+std::string name_of_schedule(const std::string& schedule) {
+  return is_schedule(schedule) ? schedule : "";
+}
+
 [[noreturn]] void refuse_layout(std::string_view name, std::string_view why, const std::string& nearest) {
   throw InvalidArgument(Problem{"layout", text('"', name, '"'), std::string(why), nearest}.message());
 }
@@ -197,7 +202,8 @@ Layout layout_of(const RunPlan& plan, int world_size) {
                 .sequence_parallel = plan.parallel.sequence_parallel,
                 .pipeline = plan.parallel.pipeline,
                 .fixed_tree = plan.parallel.reduction == Reduction::fixed_tree};
-  if (plan.parallel.pipeline > 1 || plan.parallel.chunks > 1) layout.schedule = plan.parallel.schedule;
+  if (plan.parallel.pipeline > 1 || plan.parallel.chunks > 1)
+    layout.schedule = name_of_schedule(plan.parallel.schedule);
   if (plan.parallel.chunks > 1) layout.chunks = plan.parallel.chunks;
   if (plan.parallel.zero > 0) {
     layout.zero = plan.parallel.zero;

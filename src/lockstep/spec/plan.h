@@ -56,7 +56,7 @@ struct ParallelSpec {
   bool sequence_parallel = false;  // tensor ranks split the sequence where they would hold the same activations
   std::map<std::string, std::string> rules;  // logical dim -> "tensor" or "none", over the defaults of placement.h
   int64_t pipeline = 1;                      // ranks that hold consecutive parts of the model
-  std::string schedule = "1f1b";             // what a pipeline rank does when; a name of schedule/generators.h
+  std::string schedule = "1f1b";             // what a pipeline rank does when: a name of schedule/generators.h, a .csv
   int64_t chunks = 1;                        // stages per pipeline rank
   std::string stages;                        // where the model is cut (stages.h); empty: balanced
   mesh::Order order = mesh::kAxes;           // which axis varies fastest over the ranks

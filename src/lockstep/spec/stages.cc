@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
 #include <limits>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <tuple>
 
 #include "lockstep/schedule/generators.h"
 #include "lockstep/schedule/passes.h"
+#include "lockstep/schedule/validate.h"
 #include "lockstep/spec/microbatches.h"
 #include "lockstep/spec/rules.h"
 
@@ -99,19 +102,62 @@ void check_stages(const RunPlan& plan, Rules& rules) {
                cuts ? text('"', to_string(stages_of_counts(balanced_counts(plan.model, stages), layers)), '"') : "");
 }
 
+schedule::Shape shape_of(const ParallelSpec& parallel, int64_t microbatches) {
+  return {.ranks = static_cast<int>(parallel.pipeline),
+          .microbatches = static_cast<int>(microbatches),
+          .chunks = static_cast<int>(parallel.chunks)};
+}
+
+// A table of the user's own instead of a kind.
+bool is_file(const ParallelSpec& parallel) {
+  return parallel.schedule.ends_with(".csv");
+}
+
+schedule::Table read_table(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream content;
+  content << in.rdbuf();
+  if (!in) throw InvalidArgument("cannot be read");
+  return schedule::parse_table(content.str());
+}
+
+// How many micro-batches data ranks have: the fewest and the most.
+std::set<int64_t> microbatch_counts(const RunPlan& plan, int64_t data_ranks) {
+  const TrainSpec& train = plan.train;
+  const bool whole = train.microbatch >= 1 && train.global_batch >= 1 && train.global_batch % train.microbatch == 0;
+  const int64_t count = whole ? num_microbatches(train) : data_ranks;
+  return {std::max<int64_t>(1, count / data_ranks), std::max<int64_t>(1, (count + data_ranks - 1) / data_ranks)};
+}
+
+// What schedule/ says of it, and that it is for these ranks, chunks and micro-batches.
+void check_file(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
+  const ParallelSpec& parallel = plan.parallel;
+  const std::string value = text('"', parallel.schedule, '"');
+  try {
+    const schedule::Table table = read_table(parallel.schedule);
+    const auto problems = schedule::validate(table);
+    if (!problems.empty()) return rules.broken("parallel.schedule", value, problems.front().message());
+    const auto of_rank = [&](const char* what, int64_t in_file, const char* field, int64_t needed) {
+      if (in_file == needed) return true;
+      rules.broken("parallel.schedule", value, text("has ", in_file, " ", what, ", ", field, " ", needed));
+      return false;
+    };
+    if (!of_rank("ranks", table.ranks, "parallel.pipeline =", parallel.pipeline)) return;
+    if (!of_rank("stages", table.stages(), "parallel.pipeline * parallel.chunks =", num_stages(parallel))) return;
+    for (const int64_t count : microbatch_counts(plan, data_ranks)) {
+      if (!of_rank("micro-batches", table.microbatches, "a data rank has", count)) return;
+    }
+  } catch (const InvalidArgument& error) {
+    rules.broken("parallel.schedule", value, error.what());
+  }
+}
+
 // Micro-batches as the schedule's generator takes them, on the data ranks that have most and fewest.
 void check_schedule(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
   const ParallelSpec& parallel = plan.parallel;
   const schedule::Generator& generator = schedule::find_generator(parallel.schedule);
-  const TrainSpec& train = plan.train;
-  const bool whole = train.microbatch >= 1 && train.global_batch >= 1 && train.global_batch % train.microbatch == 0;
-  const int64_t count = whole ? num_microbatches(train) : data_ranks;
-  std::set<int64_t> counts{std::max<int64_t>(1, count / data_ranks)};
-  if (count >= data_ranks) counts.insert((count + data_ranks - 1) / data_ranks);
-  for (const int64_t microbatches : counts) {
-    const auto problems = generator.check({.ranks = static_cast<int>(parallel.pipeline),
-                                           .microbatches = static_cast<int>(microbatches),
-                                           .chunks = static_cast<int>(parallel.chunks)});
+  for (const int64_t microbatches : microbatch_counts(plan, data_ranks)) {
+    const auto problems = generator.check(shape_of(parallel, microbatches));
     if (problems.empty()) continue;
     const Problem& problem = problems.front();
     const bool is_chunks = problem.field == "chunks";
@@ -124,10 +170,10 @@ void check_schedule(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
   }
 }
 
-schedule::Shape shape_of(const ParallelSpec& parallel, int64_t microbatches) {
-  return {.ranks = static_cast<int>(parallel.pipeline),
-          .microbatches = static_cast<int>(microbatches),
-          .chunks = static_cast<int>(parallel.chunks)};
+// Of a file it may be more than computing.
+schedule::Table computing_table(const ParallelSpec& parallel, int64_t microbatches) {
+  if (is_file(parallel)) return read_table(parallel.schedule);
+  return schedule::make_table(parallel.schedule, shape_of(parallel, microbatches));
 }
 
 }  // namespace
@@ -198,6 +244,7 @@ std::string to_string(const std::vector<Stage>& stages) {
 }
 
 std::vector<int> rank_of_stage(const ParallelSpec& parallel) {
+  if (is_file(parallel)) return read_table(parallel.schedule).rank_of_stage;
   return schedule::place_stages(schedule::find_generator(parallel.schedule).placement,
                                 static_cast<int>(parallel.pipeline), static_cast<int>(parallel.chunks));
 }
@@ -231,9 +278,11 @@ std::vector<Problem> validate_pipeline(const RunPlan& plan, int64_t data_ranks) 
                       rules.within("parallel.chunks", plan.parallel.chunks, 1, kMost);
   std::vector<std::string> names;
   for (const schedule::Generator& generator : schedule::generators()) names.emplace_back(generator.name);
-  if (std::ranges::find(names, plan.parallel.schedule) == names.end()) {
-    rules.broken("parallel.schedule", text('"', plan.parallel.schedule, '"'), "must be one of " + join(names),
-                 nearest_name(plan.parallel.schedule, names));
+  if (is_file(plan.parallel)) {
+    if (counts) check_file(plan, std::max<int64_t>(1, data_ranks), rules);
+  } else if (std::ranges::find(names, plan.parallel.schedule) == names.end()) {
+    rules.broken("parallel.schedule", text('"', plan.parallel.schedule, '"'),
+                 "must be one of " + join(names) + ", or a .csv file", nearest_name(plan.parallel.schedule, names));
   } else if (counts) {
     check_schedule(plan, std::max<int64_t>(1, data_ranks), rules);
   }
@@ -242,13 +291,20 @@ std::vector<Problem> validate_pipeline(const RunPlan& plan, int64_t data_ranks) 
 }
 
 schedule::Table pipeline_table(const ParallelSpec& parallel, int64_t microbatches) {
-  schedule::Table table = schedule::make_table(parallel.schedule, shape_of(parallel, microbatches));
-  if (parallel.recompute == Recompute::stage) table = schedule::add_recompute(table);
-  return schedule::add_step(schedule::add_communication(table));
+  using Kind = schedule::Action::Kind;
+  schedule::Table table = computing_table(parallel, microbatches);
+  const auto has = [&](Kind kind) {
+    return std::ranges::any_of(table.actions_by_rank, [&](const auto& actions) {
+      return std::ranges::find(actions, kind, &schedule::Action::kind) != actions.end();
+    });
+  };
+  if (parallel.recompute == Recompute::stage && !has(Kind::recompute)) table = schedule::add_recompute(table);
+  if (!schedule::has_communication(table)) table = schedule::add_communication(table);
+  return has(Kind::optimizer_step) ? table : schedule::add_step(table);
 }
 
 schedule::Table forward_table(const ParallelSpec& parallel, int64_t microbatches) {
-  schedule::Table table = schedule::make_table(parallel.schedule, shape_of(parallel, microbatches));
+  schedule::Table table = computing_table(parallel, microbatches);
   for (auto& actions : table.actions_by_rank) {
     std::erase_if(actions,
                   [](const schedule::Action& action) { return action.kind != schedule::Action::Kind::forward; });

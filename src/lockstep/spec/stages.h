@@ -50,7 +50,8 @@ std::vector<std::string> parameters_of(const Stage& stage, const ModelSpec& mode
 std::vector<Problem> validate_pipeline(const RunPlan& plan, int64_t data_ranks);
 
 // A step of a pipeline of the plan's kind on so many micro-batches, whole: computing, recomputation, messages,
-// reductions.
+// reductions. parallel.schedule may also name a file, "x.csv", in PyTorch's format (schedule/table.h); what it lacks of
+// these is added.
 schedule::Table pipeline_table(const ParallelSpec& parallel, int64_t microbatches);
 // Its forwards and their messages alone, as validation runs them.
 schedule::Table forward_table(const ParallelSpec& parallel, int64_t microbatches);
