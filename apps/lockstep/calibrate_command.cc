@@ -187,7 +187,7 @@ int calibrate(const CalibrateOptions& options) {
   if (world->rank() != 0) return 0;
   if (plan.run.device == spec::DeviceChoice::cpu && calibration.model.cpu_share() < 0.95) {
     log::warning("other programs had this rank's core for ", std::round(100 * (1 - calibration.model.cpu_share())),
-              " % of the time: measure again on an idle machine");
+                 " % of the time: measure again on an idle machine");
   }
   if (options.json) {
     std::cout << to_json(calibration).dump(1) << "\n";

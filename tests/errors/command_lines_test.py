@@ -16,7 +16,7 @@ RANGE = "not in range 1 to 1024; see lockstep"
 # arguments, exit code, the line
 CASES = [
     ([], 2, "error: A subcommand is required; see lockstep help"),
-    (["trian", CONFIG], 2, "error: command = trian: must be one of train, launch, generate, verify, bench, schedule, flight, doctor (nearest: train); see lockstep help"),
+    (["trian", CONFIG], 2, "error: command = trian: must be one of train, launch, generate, verify, bench, schedule, trace, flight, calibrate, doctor (nearest: train); see lockstep help"),
     (["plan", "--gpus", "8"], 2, "error: plan: not supported yet by this version; see lockstep help"),
     (["bench"], 2, "error: A subcommand is required; see lockstep bench --help"),
     (["train"], 2, "error: config is required; see lockstep train --help"),
