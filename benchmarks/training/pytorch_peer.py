@@ -68,10 +68,10 @@ def build(size):
             x = self.blocks(x)
             return x if self.norm is None else F.linear(self.norm(x), self.tokens.weight)
 
-        def keep_stage(self, stage, stages):
-            """Drops what is not of this stage of a pipeline."""
-            begin, end = (len(self.blocks) * s // stages for s in (stage, stage + 1))
-            self.blocks = self.blocks[begin:end]
+        def keep_stage(self, stage, stages, is_v):
+            """Drops what is not of this stage of a pipeline. Six blocks in four stages leave both ranks as many."""
+            edge = (lambda s: len(self.blocks) * s // stages) if is_v else (lambda s: round(len(self.blocks) * s / stages))
+            self.blocks = self.blocks[edge(stage):edge(stage + 1)]
             if stage > 0:
                 self.positions = None
             if stage + 1 < stages:
@@ -232,7 +232,7 @@ def measure_pipeline(args, size):
     for index in ([args.rank, last - args.rank] if is_v else range(args.rank, count, args.world)):
         torch.manual_seed(1)
         model = models[index] = build(size)
-        model.keep_stage(index, count)
+        model.keep_stage(index, count, is_v)
         hidden, logits = (torch.empty(*microbatch, width, device="meta", requires_grad=True) for width in (size["hidden"], VOCAB))
         tokens = torch.empty(microbatch, dtype=torch.long, device="meta")
         stages.append(pipelining.PipelineStage(model, index, count, torch.device("cpu"), input_args=tokens if index == 0 else hidden,
