@@ -4,9 +4,12 @@
 
 Cases: one process; DDP on two ranks; DDP with four accumulated micro-batches; tensor parallelism on two ranks, without and
 with sequence parallelism, beside DTensor's (both untied, with the loss over a split vocabulary); on two ranks zero1 beside DDP with
-ZeroRedundancyOptimizer, zero2 beside FSDP2 that keeps parameters after forward, zero3 beside FSDP2. One thread per rank. In the same rounds two
-independent copies of the one-process run at once: their summed speed over one copy's is the ceiling of what two ranks
-could reach on this machine, and the parallel figures are also given as a share of it.
+ZeroRedundancyOptimizer, zero2 beside FSDP2 that keeps parameters after forward, zero3 beside FSDP2; pipelines of two ranks and
+eight micro-batches (pp-...) beside the class of torch.distributed.pipelining of the same order; accumulate: one process that
+accumulates those eight. One thread per rank. In the same rounds two independent copies of the one-process run at once: their
+summed speed over one copy's is the ceiling of what two ranks could reach on this machine, and the parallel figures are also
+given as a share of it. Pipelines are given relative to each side's own one process with the same micro-batches, and as a share
+of the bound there: what the schedule's bubble leaves of two ranks, times the ceiling / 2.
 """
 
 import argparse
@@ -26,7 +29,12 @@ SIZES = {
 }
 # name -> (layout, parts that a global batch is cut into)
 CASES = {"single": ("single", 1), "ddp": ("dp2", 2), "ddp-accumulate": ("dp2", 8), "tp": ("tp2", 1), "tp-sp": ("tp2-sp", 1),
-         "zero1": ("dp2-zero1", 2), "zero2": ("dp2-zero2", 2), "zero3": ("dp2-zero3", 2)}
+         "zero1": ("dp2-zero1", 2), "zero2": ("dp2-zero2", 2), "zero3": ("dp2-zero3", 2),
+         "accumulate": ("single", 8), "pp-gpipe": ("pp2-gpipe", 8), "pp-1f1b": ("pp2", 8),
+         "pp-interleaved": ("pp2-v2-interleaved", 8), "pp-zb-h1": ("pp2-zb_h1", 8),
+         "pp-interleaved-zb": ("pp2-v2-interleaved_zb", 8), "pp-zb-v": ("pp2-zb_v", 8)}
+# What K M / (M + (K - 1) / v) leaves of K = 2 ranks at M = 8 micro-batches; of zero-bubble schedules both whole.
+BUBBLE_LIMIT = {"pp-gpipe": 16 / 9, "pp-1f1b": 16 / 9, "pp-interleaved": 16 / 8.5, "pp-zb-h1": 2, "pp-interleaved-zb": 2, "pp-zb-v": 2}
 
 
 def configuration(size, case, steps, folder):
@@ -99,6 +107,10 @@ def measure(size, args, folder):
         if case != "single":
             row["share_of_ceiling"] = [p / s / c for p, s, c in zip(ours[case], ours["single"], ceiling)]
             row["pytorch_share_of_ceiling"] = [p / s / c for p, s, c in zip(theirs[case], theirs["single"], ceiling)]
+        if case in BUBBLE_LIMIT:
+            row["over_one_rank"] = [p / s for p, s in zip(ours[case], ours["accumulate"])]
+            row["pytorch_over_one_rank"] = [p / s for p, s in zip(theirs[case], theirs["accumulate"])]
+            row["share_of_bound"] = [g / (BUBBLE_LIMIT[case] * c / 2) for g, c in zip(row["over_one_rank"], ceiling)]
         rows.append(row)
     return rows, ceiling
 
@@ -108,18 +120,24 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--sizes", default="tiny,small")
-    parser.add_argument("--cases", default=",".join(CASES), help="single is always among them")
+    parser.add_argument("--cases", default=",".join(CASES), help="single is always among them, and accumulate with pipelines")
     parser.add_argument("--json")
     args = parser.parse_args()
-    args.cases = [case for case in CASES if case == "single" or case in args.cases.split(",")]
+    named = set(args.cases.split(",")) | {"single"}
+    if named & set(BUBBLE_LIMIT):
+        named.add("accumulate")
+    args.cases = [case for case in CASES if case in named]
     everything = {}
-    print(f"{'size':6} {'case':15} {'lockstep':>9} {'PyTorch':>9}  {'ratio (min..max)':20} {'share of ceiling':20} PyTorch's share")
+    print(f"{'size':6} {'case':17} {'lockstep':>9} {'PyTorch':>9}  {'ratio (min..max)':20} {'share of ceiling':20} {'PyTorch share':20} "
+          f"{'over one rank':20} {'share of bound':20} PyTorch over one rank")
     for size in args.sizes.split(","):
         with tempfile.TemporaryDirectory() as folder:
             rows, ceiling = measure(size, args, folder)
         for row in rows:
-            shares = [spread(row[key]) if key in row else "" for key in ("share_of_ceiling", "pytorch_share_of_ceiling")]
-            print(f"{size:6} {row['case']:15} {row['lockstep']:9.0f} {row['pytorch']:9.0f}  {spread(row['ratio']):20} {shares[0]:20} {shares[1]}")
+            figures = [row[key] for key in ("ratio", "share_of_ceiling", "pytorch_share_of_ceiling", "over_one_rank",
+                                            "share_of_bound", "pytorch_over_one_rank") if key in row]
+            print(f"{size:6} {row['case']:17} {row['lockstep']:9.0f} {row['pytorch']:9.0f}  "
+                  + " ".join(f"{spread(figure):20}" for figure in figures).rstrip())
         print(f"{size:6} two copies at once / one: {spread(ceiling)}", flush=True)
         everything[size] = dict(rows=rows, ceiling=ceiling)
     if args.json:

@@ -1,11 +1,13 @@
 """The peer of compare.py: plain PyTorch trains the same GPT on the same kind of batches and prints its median tokens/s.
 
-    python pytorch_peer.py --size tiny --strategy single|ddp|ddp-accumulate|tp|tp-sp|zero1|zero2|zero3 --steps 20
+    python pytorch_peer.py --size tiny --strategy STRATEGY --steps 20      (--help lists the strategies)
 
 Byte-level GPT, fp32, eager: learned positions, pre-LN blocks (fused qkv with bias, causal scaled_dot_product_attention,
 4x MLP with exact GELU), final LN, head tied to the token embedding, mean cross-entropy, fused AdamW(1e-3, decay 0.01).
 tp, tp-sp: separate query, key and value, an untied head, split over two ranks by torch.distributed.tensor.parallel.
 zero1: DDP with ZeroRedundancyOptimizer; zero2 and zero3: FSDP2 by blocks, without and with freeing after forward.
+accumulate: one process, eight micro-batches. pp-...: torch.distributed.pipelining, eight micro-batches, blocks cut evenly; the
+tied table is on the first and the last stage, and its gradient is added over the two ranks, or is one of one rank.
 """
 
 import argparse
@@ -22,7 +24,14 @@ SIZES = {
     "tiny": dict(layers=4, hidden=128, heads=4, sequence=128, batch=16),
     "small": dict(layers=6, hidden=384, heads=6, sequence=256, batch=8),
 }
-VOCAB, ACCUMULATE, WARMUP = 256, 4, 5
+VOCAB, WARMUP = 256, 5
+MICROBATCHES = {"ddp-accumulate": 4, "accumulate": 8}  # of one rank
+# strategy -> (class, stages per rank, whether stages lie as a V: the first and the last on rank 0)
+PIPELINES = {"pp-gpipe": ("ScheduleGPipe", 1, False), "pp-1f1b": ("Schedule1F1B", 1, False),
+             "pp-interleaved": ("ScheduleInterleaved1F1B", 2, False), "pp-zb-h1": ("ScheduleInterleavedZeroBubble", 1, False),
+             "pp-interleaved-zb": ("ScheduleInterleavedZeroBubble", 2, False), "pp-zb-v": ("ScheduleZBVZeroBubble", 2, True)}
+PIPELINE_MICROBATCHES = 8
+STRATEGIES = ("single", "ddp", "ddp-accumulate", "tp", "tp-sp", "zero1", "zero2", "zero3", "accumulate", *PIPELINES)
 
 
 def build(size):
@@ -55,8 +64,20 @@ def build(size):
                     nn.init.normal_(parameter, std=0.02)
 
         def forward(self, tokens):
-            x = self.blocks(self.tokens(tokens) + self.positions.weight)
-            return F.linear(self.norm(x), self.tokens.weight)
+            x = tokens if self.positions is None else self.tokens(tokens) + self.positions.weight
+            x = self.blocks(x)
+            return x if self.norm is None else F.linear(self.norm(x), self.tokens.weight)
+
+        def keep_stage(self, stage, stages, is_v):
+            """Drops what is not of this stage of a pipeline. Six blocks in four stages leave both ranks as many."""
+            edge = (lambda s: len(self.blocks) * s // stages) if is_v else (lambda s: round(len(self.blocks) * s / stages))
+            self.blocks = self.blocks[edge(stage):edge(stage + 1)]
+            if stage > 0:
+                self.positions = None
+            if stage + 1 < stages:
+                self.norm = None
+            if self.positions is None and self.norm is None:
+                self.tokens = None
 
     return GPT()
 
@@ -137,8 +158,10 @@ def worker(args):
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{args.port}", rank=args.rank, world_size=args.world)
     if args.strategy.startswith("tp"):
         return measure_split(args, size)
+    if args.strategy in PIPELINES:
+        return measure_pipeline(args, size)
     model = build(size)
-    wrapped, micro = model, ACCUMULATE if args.strategy == "ddp-accumulate" else 1
+    wrapped, micro = model, MICROBATCHES.get(args.strategy, 1)
     if args.strategy in ("zero2", "zero3"):
         from torch.distributed.fsdp import fully_shard
 
@@ -196,6 +219,48 @@ def measure_split(args, size):
     write_times(step, args)
 
 
+def measure_pipeline(args, size):
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.distributed import pipelining
+
+    name, chunks, is_v = PIPELINES[args.strategy]
+    count, last = args.world * chunks, args.world * chunks - 1
+    microbatch = (size["batch"] // PIPELINE_MICROBATCHES, size["sequence"])
+    models, stages = {}, []
+    for index in ([args.rank, last - args.rank] if is_v else range(args.rank, count, args.world)):
+        torch.manual_seed(1)
+        model = models[index] = build(size)
+        model.keep_stage(index, count, is_v)
+        hidden, logits = (torch.empty(*microbatch, width, device="meta", requires_grad=True) for width in (size["hidden"], VOCAB))
+        tokens = torch.empty(microbatch, dtype=torch.long, device="meta")
+        stages.append(pipelining.PipelineStage(model, index, count, torch.device("cpu"), input_args=tokens if index == 0 else hidden,
+                                               output_args=logits if index == last else hidden))
+    both_ends = 0 in models and last in models
+    if both_ends:
+        models[last].tokens.weight = models[0].tokens.weight
+    schedule = getattr(pipelining, name)(
+        stages[0] if name in ("ScheduleGPipe", "Schedule1F1B") else stages,
+        n_microbatches=PIPELINE_MICROBATCHES, scale_grads=False,
+        loss_fn=lambda logits, y: F.cross_entropy(logits.flatten(0, 1), y.flatten()) / PIPELINE_MICROBATCHES)
+    parameters = {id(p): p for model in models.values() for p in model.parameters()}
+    optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3, weight_decay=0.01, fused=True)
+    tied = [models[end].tokens.weight for end in (0, last) if end in models]
+    batches = [(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+               for rows in torch.randint(0, VOCAB, (4, size["batch"], size["sequence"] + 1))]
+
+    def step(i):
+        x, y = batches[i % len(batches)]
+        schedule.step(*([x] if 0 in models else []), return_outputs=False, **(dict(target=y, losses=[]) if last in models else {}))
+        if not both_ends and tied:
+            dist.all_reduce(tied[0].grad)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    write_times(step, args)
+
+
 def write_times(step, args):
     import gc
 
@@ -216,14 +281,14 @@ def write_times(step, args):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, default="tiny")
-    parser.add_argument("--strategy", choices=("single", "ddp", "ddp-accumulate", "tp", "tp-sp", "zero1", "zero2", "zero3"), default="single")
+    parser.add_argument("--strategy", choices=STRATEGIES, default="single")
     parser.add_argument("--steps", type=int, default=20)
     for name, kind in (("rank", int), ("world", int), ("port", int), ("result", str)):
         parser.add_argument("--" + name, type=kind, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.world:
         return worker(args)
-    world = 1 if args.strategy == "single" else 2
+    world = 1 if args.strategy in ("single", "accumulate") else 2
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]

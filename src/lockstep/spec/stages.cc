@@ -4,6 +4,7 @@
 #include <charconv>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -72,10 +73,56 @@ std::vector<Stage> stages_of_counts(const std::vector<int64_t>& counts, int64_t 
   return stages;
 }
 
-std::vector<int64_t> balanced_counts(const ModelSpec& model, int64_t stages) {
+// What a cut should have little of, in this order: the most of a rank, the most of a stage, the sum of stages' squares.
+using Badness = std::tuple<double, double, double>;
+
+Badness badness(const std::vector<int64_t>& counts, const std::vector<double>& costs,
+                const std::vector<int>& rank_of_stage) {
+  std::map<int, double> of_rank;
+  double most_of_rank = 0, most = 0, squares = 0;
+  auto part = costs.begin();
+  for (size_t stage = 0; stage < counts.size(); ++stage) {
+    const double cost = std::reduce(part, part + counts[stage]);
+    part += counts[stage];
+    most_of_rank = std::max(most_of_rank, of_rank[rank_of_stage[stage]] += cost);
+    most = std::max(most, cost);
+    squares += cost * cost;
+  }
+  return {most_of_rank, most, squares};
+}
+
+// Moves a part from one stage to another, and those between them along, for as long as one of the moves is a gain.
+void even_out_ranks(std::vector<int64_t>& counts, const std::vector<double>& costs,
+                    const std::vector<int>& rank_of_stage) {
+  Badness least = badness(counts, costs, rank_of_stage);
+  const auto gains = [&](int64_t& from, int64_t& to) {
+    if (from == 1 || &from == &to) return false;
+    --from, ++to;
+    const Badness moved = badness(counts, costs, rank_of_stage);
+    const bool is_gain = moved < least;
+    if (is_gain) {
+      least = moved;
+    } else {
+      ++from, --to;
+    }
+    return is_gain;
+  };
+  for (bool again = true; again;) {
+    again = false;
+    for (int64_t& from : counts) {
+      for (int64_t& to : counts) again = gains(from, to) || again;
+    }
+  }
+}
+
+// Of one stage per rank the longest is as short as can be. Of several, equally short stages may leave one rank twice
+// the work of another.
+std::vector<int64_t> balanced_counts(const RunPlan& plan) {
   std::vector<double> costs;
-  for (const ModelPart& part : parts(model)) costs.push_back(forward_flops(model, part.name));
-  return balance(costs, stages);
+  for (const ModelPart& part : parts(plan.model)) costs.push_back(forward_flops(plan.model, part.name));
+  std::vector<int64_t> counts = balance(costs, num_stages(plan.parallel));
+  if (plan.parallel.chunks > 1) even_out_ranks(counts, costs, rank_of_stage(plan.parallel));
+  return counts;
 }
 
 void check_stages(const RunPlan& plan, Rules& rules) {
@@ -99,7 +146,7 @@ void check_stages(const RunPlan& plan, Rules& rules) {
   rules.broken("parallel.stages", text('"', written, '"'),
                text("must be ", stages, " stages of E (the embedding), then ", layers,
                     " layers, then H (the head), joined by + within a stage"),
-               cuts ? text('"', to_string(stages_of_counts(balanced_counts(plan.model, stages), layers)), '"') : "");
+               cuts ? text('"', to_string(stages_of_counts(balanced_counts(plan), layers)), '"') : "");
 }
 
 schedule::Shape shape_of(const ParallelSpec& parallel, int64_t microbatches) {
@@ -129,33 +176,37 @@ std::set<int64_t> microbatch_counts(const RunPlan& plan, int64_t data_ranks) {
   return {std::max<int64_t>(1, count / data_ranks), std::max<int64_t>(1, (count + data_ranks - 1) / data_ranks)};
 }
 
-// What schedule/ says of it, and that it is for these ranks, chunks and micro-batches.
-void check_file(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
+// What schedule/ says of it, and that it is for these ranks, chunks and micro-batches. Whether it places stages.
+bool check_file(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
   const ParallelSpec& parallel = plan.parallel;
   const std::string value = text('"', parallel.schedule, '"');
+  const auto is = [&](const char* what, int64_t in_file, const char* field, int64_t needed) {
+    if (in_file != needed) {
+      rules.broken("parallel.schedule", value, text("has ", in_file, " ", what, ", ", field, " ", needed));
+    }
+    return in_file == needed;
+  };
   try {
     const schedule::Table table = read_table(parallel.schedule);
     const auto problems = schedule::validate(table);
-    if (!problems.empty()) return rules.broken("parallel.schedule", value, problems.front().message());
-    const auto of_rank = [&](const char* what, int64_t in_file, const char* field, int64_t needed) {
-      if (in_file == needed) return true;
-      rules.broken("parallel.schedule", value, text("has ", in_file, " ", what, ", ", field, " ", needed));
+    if (!problems.empty()) rules.broken("parallel.schedule", value, problems.front().message());
+    if (!problems.empty() || !is("ranks", table.ranks, "parallel.pipeline =", parallel.pipeline) ||
+        !is("stages", table.stages(), "parallel.pipeline * parallel.chunks =", num_stages(parallel))) {
       return false;
-    };
-    if (!of_rank("ranks", table.ranks, "parallel.pipeline =", parallel.pipeline)) return;
-    if (!of_rank("stages", table.stages(), "parallel.pipeline * parallel.chunks =", num_stages(parallel))) return;
-    for (const int64_t count : microbatch_counts(plan, data_ranks)) {
-      if (!of_rank("micro-batches", table.microbatches, "a data rank has", count)) return;
     }
+    for (const int64_t count : microbatch_counts(plan, data_ranks)) {
+      if (!is("micro-batches", table.microbatches, "a data rank has", count)) break;
+    }
+    return true;
   } catch (const InvalidArgument& error) {
     rules.broken("parallel.schedule", value, error.what());
+    return false;
   }
 }
 
 // Micro-batches as the schedule's generator takes them, on the data ranks that have most and fewest.
-void check_schedule(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
+void check_kind(const schedule::Generator& generator, const RunPlan& plan, int64_t data_ranks, Rules& rules) {
   const ParallelSpec& parallel = plan.parallel;
-  const schedule::Generator& generator = schedule::find_generator(parallel.schedule);
   for (const int64_t microbatches : microbatch_counts(plan, data_ranks)) {
     const auto problems = generator.check(shape_of(parallel, microbatches));
     if (problems.empty()) continue;
@@ -168,6 +219,22 @@ void check_schedule(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
                  is_chunks ? problem.nearest : text(problem.field, " = ", problem.nearest));
     return;
   }
+}
+
+// Whether parallel.schedule places stages.
+bool check_schedule(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
+  const std::string& name = plan.parallel.schedule;
+  if (is_file(plan.parallel)) return check_file(plan, data_ranks, rules);
+  std::vector<std::string> names;
+  for (const schedule::Generator& generator : schedule::generators()) {
+    names.emplace_back(generator.name);
+    if (generator.name != name) continue;
+    check_kind(generator, plan, data_ranks, rules);
+    return true;
+  }
+  rules.broken("parallel.schedule", text('"', name, '"'), "must be one of " + join(names) + ", or a .csv file",
+               nearest_name(name, names));
+  return false;
 }
 
 // Of a file it may be more than computing.
@@ -195,13 +262,13 @@ std::vector<int64_t> balance(const std::vector<double>& costs, int64_t stages) {
     throw InvalidArgument(
         Problem{"stages", text(stages), text("must be between 1 and the ", parts, " parts"), text(parts)}.message());
   }
-  using Badness = std::pair<double, double>;  // the most expensive stage, the sum of squares
+  using Cost = std::pair<double, double>;  // the most expensive stage, the sum of squares
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
   const auto at = [&](auto& table, int64_t stage, int64_t end) -> auto& {
     return table[static_cast<size_t>(stage * (parts + 1) + end)];
   };
   // best(s, e): of the first e parts on s stages; begin(s, e): where the last of these stages begins.
-  std::vector<Badness> best(static_cast<size_t>((stages + 1) * (parts + 1)), {kInfinite, kInfinite});
+  std::vector<Cost> best(static_cast<size_t>((stages + 1) * (parts + 1)), {kInfinite, kInfinite});
   std::vector<int64_t> begin(best.size(), 0);
   at(best, 0, 0) = {0, 0};
   for (int64_t stage = 1; stage <= stages; ++stage) {
@@ -210,7 +277,7 @@ std::vector<int64_t> balance(const std::vector<double>& costs, int64_t stages) {
       for (int64_t from = end - 1; from >= stage - 1; --from) {
         cost += costs[static_cast<size_t>(from)];
         const auto [most, squares] = at(best, stage - 1, from);
-        const Badness candidate{std::max(most, cost), squares + cost * cost};
+        const Cost candidate{std::max(most, cost), squares + cost * cost};
         if (candidate >= at(best, stage, end)) continue;
         at(best, stage, end) = candidate;
         at(begin, stage, end) = from;
@@ -227,7 +294,7 @@ std::vector<int64_t> balance(const std::vector<double>& costs, int64_t stages) {
 
 std::vector<Stage> cut_into_stages(const RunPlan& plan) {
   const std::string& written = plan.parallel.stages;
-  const auto counts = written.empty() ? balanced_counts(plan.model, num_stages(plan.parallel)) : parse_stages(written);
+  const auto counts = written.empty() ? balanced_counts(plan) : parse_stages(written);
   return stages_of_counts(counts, plan.model.layers);
 }
 
@@ -276,17 +343,9 @@ std::vector<Problem> validate_pipeline(const RunPlan& plan, int64_t data_ranks) 
   constexpr int64_t kMost = 1 << 16;
   const bool counts = rules.within("parallel.pipeline", plan.parallel.pipeline, 1, kMost) &&
                       rules.within("parallel.chunks", plan.parallel.chunks, 1, kMost);
-  std::vector<std::string> names;
-  for (const schedule::Generator& generator : schedule::generators()) names.emplace_back(generator.name);
-  if (is_file(plan.parallel)) {
-    if (counts) check_file(plan, std::max<int64_t>(1, data_ranks), rules);
-  } else if (std::ranges::find(names, plan.parallel.schedule) == names.end()) {
-    rules.broken("parallel.schedule", text('"', plan.parallel.schedule, '"'),
-                 "must be one of " + join(names) + ", or a .csv file", nearest_name(plan.parallel.schedule, names));
-  } else if (counts) {
-    check_schedule(plan, std::max<int64_t>(1, data_ranks), rules);
-  }
-  if (counts && plan.model.layers >= 1) check_stages(plan, rules);
+  const bool scheduled = counts && check_schedule(plan, std::max<int64_t>(1, data_ranks), rules);
+  // Stages lie where the schedule has them.
+  if (scheduled && plan.model.layers >= 1) check_stages(plan, rules);
   return rules.take();
 }
 

@@ -3,7 +3,8 @@
 //   embed -> layers 0 .. n-1 -> head       is cut, in this order, into parallel.pipeline * parallel.chunks stages
 //
 // parallel.stages says where to cut, stage by stage: the number of its layers, E for the embedding, H for the head,
-// joined by "+". Empty: where the longest stage is shortest, by the forward's floating-point operations.
+// joined by "+". Empty: where the longest stage is shortest, by the forward's floating-point operations; with several
+// stages per rank, moved to where the rank with most of them has least.
 //
 //   "E+2,3,3,2+H"   10 layers on 4 stages         "E,3,3,H"   6 layers, the embedding and the head by themselves
 #pragma once
