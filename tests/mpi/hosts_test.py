@@ -85,6 +85,14 @@ def hierarchical_is_fastest(folder):
     assert median_ms["hierarchical"] < 0.9 * median_ms["ring"], reports
 
 
+def fixed_order_holds_over_hosts(folder):
+    """Neighbours in the tree of additions are on different hosts, so that adding host by host gives other bits."""
+    output = run([*hosts.mpirun(folder, 2), "--map-by", "node", MPI_TEST, "--as-rank", "adds_in_the_balanced_tree"])
+    differing = json.loads(output)["differing_otherwise"]
+    print(f"sums asked for in the balanced tree are; of the others {differing} differ from it")
+    assert differing > 0, "the test does not see the order of additions"
+
+
 def main():
     reason = hosts.missing()
     if reason:
@@ -95,6 +103,7 @@ def main():
         tensor_ranks_share_memory_inside(folder)
         all_reduces_send_what_they_say(folder)
         hierarchical_is_fastest(folder)
+        fixed_order_holds_over_hosts(folder)
 
 
 main()
