@@ -134,19 +134,15 @@ struct alignas(kCacheLine) ChannelEnd {
   std::atomic<uint64_t> active{0};     // number of the message this end is in; 0: none
   SharedCall call;
   SharedTag tag;
-
-  void reset() {
-    fragments.store(0);
-    active.store(0);
-  }
 };
 
+// The receiver looks at nothing else: what a few bytes need is in the first cache line.
 struct alignas(kCacheLine) Fragment {
+  std::atomic<uint64_t> number{0};  // counted from 1; written last
   SharedCall call;
-  SharedTag tag;
-  int64_t offset = 0, bytes = 0;
   uint64_t address = 0;  // not 0: the whole message lies there, and the receiver copies it
-  alignas(kCacheLine) char data[kFragmentBytes];
+  alignas(16) char data[kFragmentBytes];
+  SharedTag tag;
 
   Fragment() {}
 };
@@ -159,6 +155,13 @@ inline constexpr int kChannelsOfPair = 2;
 struct Channel {
   ChannelEnd sender, receiver;
   Fragment fragments[kFragments];
+
+  // For the next group in the same record. Numbers go on, so that what nobody took is not taken for new.
+  void reset() {
+    receiver.fragments.store(sender.fragments.load());
+    sender.active.store(0);
+    receiver.active.store(0);
+  }
 };
 
 inline int64_t members_offset() {
