@@ -21,7 +21,7 @@ inline constexpr int kMaxGroups = 4096;
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPage = 4096;
 
-inline constexpr int64_t kInlineBytes = 8192;             // a call up to this size travels in the slot
+inline constexpr int64_t kInlineBytes = 1024;             // a call up to this size travels in the slot
 inline constexpr int64_t kStagingBlockBytes = 256 << 10;  // two per rank and group, for memory that others cannot reach
 inline constexpr int64_t kFragmentBytes = 64 << 10;       // of a message
 inline constexpr int kFragments = 4;                      // in flight per channel

@@ -13,9 +13,14 @@ constexpr size_t kSegmentsUnderWay = 32;
 
 }  // namespace
 
+Transfer::Transfer(const GroupView& group, Stream stream) : group_(group), stream_(stream) {
+  lanes_.reserve(2 * static_cast<size_t>(group.identity.size()));
+}
+
 Transfer::~Transfer() {
   for (Lane& lane : lanes_) {
-    for (size_t i = 0; lane.receives && i < lane.under_way; ++i) group_.session.give_up(lane.segments[i].pending);
+    for (size_t i = lane.through; lane.receives && i < lane.started; ++i)
+      group_.session.give_up(lane.segments[i].pending);
   }
 }
 
@@ -28,6 +33,7 @@ void Transfer::add(int member, bool receives, void* data, int64_t bytes) {
       lanes_, [&](const Lane& each) { return each.member == member && each.receives == receives; });
   if (lane == lanes_.end()) lane = lanes_.insert(lane, {.member = member, .receives = receives, .segments = {}});
   const int64_t longest = longest_segment(member);
+  lane->segments.reserve(lane->segments.size() + static_cast<size_t>((bytes + longest - 1) / longest));
   for (int64_t at = 0; at < bytes; at += longest) {
     const int64_t n = std::min(longest, bytes - at);
     lane->segments.push_back({.data = static_cast<char*>(data) + at, .bytes = n, .is_last = at + n == bytes});
@@ -39,8 +45,8 @@ void Transfer::start_segments(Lane& lane) {
   const int tag = group_.tag + static_cast<int>(stream_);
   const int world_rank = group_.identity.world_rank_of(lane.member);
   const Session& session = group_.session;
-  for (; lane.under_way < std::min(lane.segments.size(), kSegmentsUnderWay); ++lane.under_way) {
-    Lane::Segment& next = lane.segments[lane.under_way];
+  for (; lane.started < std::min(lane.segments.size(), lane.through + kSegmentsUnderWay); ++lane.started) {
+    Lane::Segment& next = lane.segments[lane.started];
     next.pending = lane.receives ? session.receive(Channel::calls, world_rank, tag, next.data, next.bytes)
                                  : session.send(Channel::calls, world_rank, tag, next.data, next.bytes);
   }
@@ -49,7 +55,7 @@ void Transfer::start_segments(Lane& lane) {
 std::vector<int> Transfer::awaited() const {
   std::vector<int> members;
   for (const Lane& lane : lanes_) {
-    if (!lane.segments.empty() && std::ranges::find(members, lane.member) == members.end()) {
+    if (!lane.is_through() && std::ranges::find(members, lane.member) == members.end()) {
       members.push_back(lane.member);
     }
   }

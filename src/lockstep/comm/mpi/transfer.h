@@ -1,7 +1,6 @@
 // Messages of one call between members of a group, under way together.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -39,7 +38,7 @@ struct Execution {
 // for a later round of it is kept by MPI meanwhile, at most the data of the call.
 class Transfer {
  public:
-  Transfer(const GroupView& group, Stream stream) : group_(group), stream_(stream) {}
+  Transfer(const GroupView& group, Stream stream);
   // Receives that have not been waited for are given up.
   ~Transfer();
   Transfer(const Transfer&) = delete;
@@ -77,8 +76,10 @@ class Transfer {
     };
     int member = -1;
     bool receives = false;
-    std::deque<Segment> segments;  // not through
-    size_t under_way = 0;          // the first so many of them
+    std::vector<Segment> segments;
+    size_t through = 0, started = 0;  // the first so many of them
+
+    bool is_through() const { return through == segments.size(); }
   };
 
   void add(int member, bool receives, void* data, int64_t bytes);
@@ -94,14 +95,13 @@ template <class Arrived>
 bool Transfer::test(Arrived arrived) {
   bool all_through = true;
   for (Lane& lane : lanes_) {
-    while (lane.under_way > 0 && group_.session.test(lane.segments.front().pending)) {
-      const bool is_last = lane.segments.front().is_last;
-      lane.segments.pop_front();
-      --lane.under_way;
+    while (lane.through < lane.started && group_.session.test(lane.segments[lane.through].pending)) {
+      const bool is_last = lane.segments[lane.through].is_last;
+      ++lane.through;
       start_segments(lane);
       if (is_last && lane.receives) arrived(lane.member);
     }
-    all_through = all_through && lane.segments.empty();
+    all_through = all_through && lane.is_through();
   }
   return all_through;
 }
