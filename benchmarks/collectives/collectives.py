@@ -3,7 +3,8 @@
 
   benchmarks/collectives/collectives.py [--build build/release] [--rounds 5] [--ops all_reduce,...] [--ranks 2,4]
 
-A size is the longest buffer of a rank, rounded up to whole elements. Prints per operation, ranks and size the median time of
+A size is the longest buffer of a rank, rounded up to whole elements. A time is the mean of calls made one after another, until
+every rank is through. Prints per operation, ranks and size the median time of
 each, the spread (fastest to slowest round) and the ratio of the medians; for long all_reduces what share of the machine's copy
 bandwidth ours reaches: one of S bytes on p ranks must read and write p * S bytes each. Where there are more ranks than
 processors OpenMPI is told so (mpi_yield_when_idle), as it is meant to be used there.

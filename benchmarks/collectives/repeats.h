@@ -8,7 +8,8 @@
 
 namespace benchmarks {
 
-// Mean over some 0.1 s, after a few to warm up.
+// Mean over some 0.1 s until every rank is through, after a few to warm up: whoever sends without waiting would else be
+// timed alone, at work on what nobody has received yet.
 //   agree   gives every rank rank 0's number
 template <class Call, class Barrier, class Agree>
 double seconds_per_call(Call call, Barrier barrier, Agree agree) {
@@ -16,6 +17,7 @@ double seconds_per_call(Call call, Barrier barrier, Agree agree) {
     barrier();
     const double start_s = lockstep::now_s();
     for (int64_t i = 0; i < repeats; ++i) call();
+    barrier();
     return (lockstep::now_s() - start_s) / static_cast<double>(repeats);
   };
   mean_of(3);

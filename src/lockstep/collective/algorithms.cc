@@ -69,6 +69,10 @@ std::span<const Algorithm> algorithms() {
   return kAlgorithms;
 }
 
+Rounding rounding(const Algorithm& algorithm) {
+  return algorithm.make({.ranks = 1}).rounding;
+}
+
 Program make_program(Operation operation, std::string_view algorithm, const Shape& shape) {
   std::string names;
   for (const Algorithm& each : algorithms()) {

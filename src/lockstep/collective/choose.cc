@@ -11,20 +11,26 @@ namespace lockstep::collective {
 namespace {
 
 // Short vectors: the fewest rounds. Long ones: the fewest bytes. On one host messages are reads of memory, so that all
-// to all at once is best until many ranks share it.
+// to all at once is best until many ranks share it. Second rules for the same calls are for sums that must be rounded
+// once.
 constexpr std::string_view kBuiltin = R"(
 broadcast       one_host  1..    ..    naive
 broadcast       hosts     1..    ..    hierarchical
 reduce          one_host  1..    ..    naive
 reduce          hosts     1..    ..    hierarchical
+reduce          hosts     1..    ..    naive
 all_reduce      one_host  1..    ..8K  direct_whole
 all_reduce      one_host  1..16  ..    direct
 all_reduce      one_host  17..   ..    ring
+all_reduce      one_host  17..   ..    direct
 all_reduce      hosts     1..    ..8K  recursive_whole
 all_reduce      hosts     1..    ..    hierarchical
+all_reduce      hosts     1..    ..    direct
 reduce_scatter  one_host  1..16  ..    direct
 reduce_scatter  one_host  17..   ..    ring
+reduce_scatter  one_host  17..   ..    direct
 reduce_scatter  hosts     1..    ..    hierarchical
+reduce_scatter  hosts     1..    ..    direct
 all_gather      one_host  1..16  ..    direct
 all_gather      one_host  17..   ..    ring
 all_gather      hosts     1..    ..    hierarchical
@@ -38,7 +44,15 @@ all_to_all      hosts     1..    ..16K hierarchical
 all_to_all      hosts     1..    ..    pairwise
 )";
 
+bool rounds_once(const Rule& rule, const Request& request) {
+  if (rule.algorithm == kNative) return request.native_rounds_once;
+  return std::ranges::any_of(algorithms(), [&](const Algorithm& each) {
+    return each.operation == rule.operation && each.name == rule.algorithm && rounding(each) == Rounding::once;
+  });
+}
+
 bool fits(const Rule& rule, const Request& request) {
+  if (request.round_once && !rounds_once(rule, request)) return false;
   return rule.operation == request.operation && rule.several_hosts == (request.hosts > 1) &&
          rule.min_ranks <= request.ranks && request.ranks <= rule.max_ranks && request.bytes <= rule.max_bytes;
 }
@@ -119,7 +133,8 @@ std::string choose(const Request& request, const RuleTable& rules) {
   const auto found = std::ranges::find_if(rules, [&](const Rule& rule) { return fits(rule, request); });
   if (found != rules.end()) return found->algorithm;
   throw InvalidArgument(text("algorithm table: no rule for ", name(request.operation), " of ", request.bytes,
-                             " bytes on ", request.ranks, " ranks and ", request.hosts, " hosts"));
+                             " bytes on ", request.ranks, " ranks and ", request.hosts, " hosts",
+                             request.round_once ? " that rounds sums once" : ""));
 }
 
 std::string to_string(const RuleTable& rules) {

@@ -38,9 +38,11 @@ struct Request {
   int64_t bytes = 0;  // of the whole vector: a rank's input or output, whichever is longer
   int ranks = 1;
   int hosts = 1;
+  bool round_once = false;          // only algorithms whose sums are rounded once, in the balanced tree over the ranks
+  bool native_rounds_once = false;  // whether the backend's own way is one of them
 };
 
-// Name of the algorithm.
+// Name of the algorithm: of the first rule that fits and whose algorithm rounds as asked.
 //   throws   InvalidArgument when no rule fits (never with the built-in table)
 std::string choose(const Request& request, const RuleTable& rules = builtin_rules());
 

@@ -31,6 +31,36 @@ TEST(Choose, TheBuiltInTableServesEveryCallWithAnAlgorithmThatThereIs) {
   }
 }
 
+TEST(Choose, TheBuiltInTableHasASumThatIsRoundedOnceForEveryCall) {
+  for (const Operation operation : {Operation::all_reduce, Operation::reduce_scatter, Operation::reduce}) {
+    for (const int64_t bytes : {int64_t{0}, int64_t{8193}}) {
+      for (const int ranks : {2, 16, 17}) {
+        for (const int hosts : {1, 2}) {
+          const std::string algorithm = choose({operation, bytes, ranks, hosts, /*round_once=*/true});
+          EXPECT_EQ(make_program(operation, algorithm, {.ranks = 4, .host_of_rank = {0, 1, 0, 1}}).rounding,
+                    Rounding::once);
+        }
+      }
+    }
+  }
+}
+
+TEST(Choose, SumsToBeRoundedOnceTakeTheBackendsOwnWayOnlyWhereThatDoes) {
+  const RuleTable rules = parse_rules("all_reduce one_host 1.. .. native\nall_reduce one_host 1.. .. direct\n");
+  Request request{.bytes = 4, .ranks = 2, .round_once = true};
+  EXPECT_EQ(choose(request, rules), "direct");
+  request.native_rounds_once = true;
+  EXPECT_EQ(choose(request, rules), kNative);
+}
+
+TEST(Algorithms, RoundAlikeOnEveryShape) {
+  for (const Algorithm& each : algorithms()) {
+    for (const Shape& shape : {Shape{.ranks = 2}, Shape{.ranks = 5, .host_of_rank = {0, 0, 1, 1, 2}}}) {
+      EXPECT_EQ(each.make(shape).rounding, rounding(each)) << name(each.operation) << " " << each.name;
+    }
+  }
+}
+
 TEST(Choose, TakesTheFirstRuleThatFits) {
   const RuleTable rules = parse_rules(
       "# measured\n"

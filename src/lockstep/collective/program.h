@@ -163,6 +163,9 @@ struct Algorithm {
   std::vector<Problem> (*check)(const Shape& shape);  // why `make` cannot serve this shape; empty: it can
 };
 
+// Where an algorithm of sums rounds, which is the same for every shape.
+Rounding rounding(const Algorithm& algorithm);
+
 // A new algorithm is one file, or a function in its family's, and one line in the list behind this.
 std::span<const Algorithm> algorithms();
 

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
@@ -52,7 +51,7 @@ uint64_t FlightRecorder::begin(uint32_t group, std::string_view kind, uint64_t n
   operation.has_ended.store(false, kRelaxed);
   operation.group.store(group, kRelaxed);
   operation.number.store(number, kRelaxed);
-  operation.started_s.store(now_s(), kRelaxed);
+  operation.started_ticks.store(ticks(), kRelaxed);
   operation.call.store(call);
   if (call.detail_hash != 0) operation.tag.store(call.tag);
   operation.ticket.store(ticket, std::memory_order_release);
@@ -79,18 +78,20 @@ void FlightRecorder::failed(const Failure& failure) noexcept {
 }
 
 std::string FlightRecorder::to_json(const Failure& failure) const {
-  const double now = now_s();
+  const uint64_t now_ticks = ticks();
+  const double s_per_tick = (now_s() - first_s_) / static_cast<double>(now_ticks - first_ticks_);
   json operations = json::array();
   const uint64_t end = next_ticket_.load();
   for (uint64_t ticket = end > kOperations ? end - kOperations : 1; ticket < end; ++ticket) {
     const Operation& operation = operations_[ticket % kOperations];
     if (operation.ticket.load(std::memory_order_acquire) != ticket) continue;
-    operations.push_back({{"group", groups_[operation.group.load(kRelaxed)]},
-                          {"kind", operation.is_message.load(kRelaxed) ? "message" : "call"},
-                          {"number", operation.number.load(kRelaxed)},
-                          {"call", describe(operation.call.load(operation.tag))},
-                          {"ended", operation.has_ended.load(kRelaxed)},
-                          {"started_s_ago", now - operation.started_s.load(kRelaxed)}});
+    operations.push_back(
+        {{"group", groups_[operation.group.load(kRelaxed)]},
+         {"kind", operation.is_message.load(kRelaxed) ? "message" : "call"},
+         {"number", operation.number.load(kRelaxed)},
+         {"call", describe(operation.call.load(operation.tag))},
+         {"ended", operation.has_ended.load(kRelaxed)},
+         {"started_s_ago", static_cast<double>(now_ticks - operation.started_ticks.load(kRelaxed)) * s_per_tick}});
   }
   return json{{"rank", world_rank_}, {"failure", failure.message}, {"groups", groups_}, {"operations", operations}}
       .dump(1);

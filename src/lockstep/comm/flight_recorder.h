@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/comm/failure.h"
 #include "lockstep/comm/host/shared_call.h"
 
@@ -44,7 +45,7 @@ class FlightRecorder {
     std::atomic<bool> is_message{false}, has_ended{false};
     std::atomic<uint32_t> group{0};
     std::atomic<uint64_t> number{0};
-    std::atomic<double> started_s{0};
+    std::atomic<uint64_t> started_ticks{0};
     host::SharedCall call;
     host::SharedTag tag;
   };
@@ -52,6 +53,8 @@ class FlightRecorder {
   std::string to_json(const Failure& failure) const;
 
   const int world_rank_;
+  const uint64_t first_ticks_ = ticks();  // at first_s_: together with a later pair they tell the rate
+  const double first_s_ = now_s();
   std::array<Operation, kOperations> operations_;
   std::atomic<uint64_t> next_ticket_{1};
   mutable std::mutex mutex_;  // of what follows

@@ -36,8 +36,9 @@ constexpr int64_t element_size(DataType type) {
 }
 std::string_view name(DataType type);
 
-// average is refused for integers. bf16 and f16 are added in fp32 and rounded once. The order of additions is a fixed
-// balanced tree over the ranks ((r0+r1)+(r2+r3)...), so results are the same bits on every rank and in every run.
+// average is refused for integers. The order of additions is fixed, so results are the same bits on every rank and in
+// every run: a balanced tree over the ranks ((r0+r1)+(r2+r3)...), in which bf16 and f16 are added in fp32 and rounded
+// once, unless the algorithm rounds per hop (collective::Rounding) or is the native one of MPI or NCCL.
 enum class Reduction : uint8_t { sum, average, min, max };
 std::string_view name(Reduction reduction);
 
@@ -86,6 +87,9 @@ struct CallOptions {
   // How a collective moves its data: a name of its operation in collective::algorithms() ("ring"), collective::kNative
   // for the backend's own way, or empty: as the group's rules choose. Copied; ranks must agree on it.
   std::string_view algorithm{};
+  // Of a reduction: only an algorithm that adds in the balanced tree over the ranks (see Reduction), on whatever hosts
+  // they are, so that the bits depend on the number of ranks alone. It may take longer.
+  bool balanced_tree = false;
 };
 
 // Elements for or from each rank of a group, in rank order. The list must live until the function it is given to

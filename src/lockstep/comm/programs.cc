@@ -25,6 +25,16 @@ int64_t whole_bytes(const Call& call, int64_t ranks) {
   return in_parts && !info.uneven ? info.bytes() * ranks : info.bytes();
 }
 
+bool must_add_in_tree(const Call& call) {
+  return call.options.balanced_tree && reduces(call.operation);
+}
+
+void refuse_unless_any_order(const Call& call) {
+  if (!must_add_in_tree(call)) return;
+  throw InvalidArgument(text(describe(call), ": ", call.options.algorithm,
+                             " does not add in the balanced tree over the ranks (nearest: naive)"));
+}
+
 }  // namespace
 
 std::string_view algorithm_name(Operation operation, uint8_t algorithm) {
@@ -48,13 +58,19 @@ uint8_t Programs::choose(const Call& call) const {
   if (call.operation == Operation::barrier) return kNative;
   const std::string_view asked = call.options.algorithm;
   if (asked.empty()) return chosen_by_rules(call);
-  if (asked == kNativeName) return kNative;
+  if (asked == kNativeName) {
+    if (!options_.native_adds_in_tree) refuse_unless_any_order(call);
+    return kNative;
+  }
   std::string names(kNativeName);
   uint8_t number = 0;
   for (const collective::Algorithm& each : collective::algorithms()) {
     if (each.operation != collective_of(call.operation)) continue;
     ++number;
-    if (each.name == asked) return number;
+    if (each.name == asked) {
+      if (rounding(each) != collective::Rounding::once) refuse_unless_any_order(call);
+      return number;
+    }
     names += text(", ", each.name);
   }
   throw InvalidArgument(
@@ -68,8 +84,13 @@ uint8_t Programs::chosen_by_rules(const Call& call) const {
   if (bytes <= options_.announced_bytes) return kAnnounced;
   if (options_.rules.empty()) return kNative;
   Call named = call;
-  const std::string chosen = collective::choose(
-      {.operation = collective_of(call.operation), .bytes = bytes, .ranks = ranks, .hosts = hosts_}, options_.rules);
+  const std::string chosen = collective::choose({.operation = collective_of(call.operation),
+                                                 .bytes = bytes,
+                                                 .ranks = ranks,
+                                                 .hosts = hosts_,
+                                                 .round_once = must_add_in_tree(call),
+                                                 .native_rounds_once = options_.native_adds_in_tree},
+                                                options_.rules);
   named.options.algorithm = chosen;
   return choose(named);
 }

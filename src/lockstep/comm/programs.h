@@ -30,11 +30,13 @@ class Programs {
     std::vector<int> host_of_rank;  // one for each rank of the group
     collective::RuleTable rules;    // for calls that name no algorithm; none: all of those are native
     int64_t announced_bytes = 0;    // calls of up to so many bytes that name none travel with their announcement
+    bool native_adds_in_tree = false;
   };
   explicit Programs(Options options);
 
   // The same on every rank of a group whose ranks make the same call.
-  //   throws  InvalidArgument for a name that the operation does not have, or that cannot serve this group
+  //   throws  InvalidArgument for a name that the operation does not have, that cannot serve this group, or that does
+  //           not add in the balanced tree where the call asks for that
   uint8_t choose(const Call& call) const;
 
   // Of an algorithm that choose() returned, neither native nor announced. Lives as long as this.

@@ -5,18 +5,15 @@ namespace lockstep::comm {
 void Work::State::complete(Failure failure) {
   const std::lock_guard lock(mutex_);
   failure_ = std::move(failure);
-  done_ = true;
+  done_.store(true, std::memory_order_release);
   completed_.notify_all();
 }
 
-bool Work::State::done() const {
-  const std::lock_guard lock(mutex_);
-  return done_;
-}
-
 void Work::State::synchronize() const {
-  std::unique_lock lock(mutex_);
-  completed_.wait(lock, [this] { return done_; });
+  if (!done()) {
+    std::unique_lock lock(mutex_);
+    completed_.wait(lock, [this] { return done(); });
+  }
   if (failure_) failure_.raise();
 }
 

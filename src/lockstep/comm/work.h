@@ -1,6 +1,7 @@
 // The state behind a Work, shared by the caller and the thread that executes the call.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -13,7 +14,7 @@ struct Work::State {
  public:
   virtual ~State() = default;
   void complete(Failure failure = {});
-  bool done() const;
+  bool done() const { return done_.load(std::memory_order_acquire); }
   // As of Work. Both throw the failure, if that is how the call ended. A call on a device overrides wait.
   virtual void wait() const { synchronize(); }
   virtual void synchronize() const;
@@ -25,8 +26,8 @@ struct Work::State {
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable completed_;
-  bool done_ = false;
-  Failure failure_;
+  std::atomic<bool> done_{false};
+  Failure failure_;  // does not change once it is done
 };
 
 }  // namespace lockstep::comm

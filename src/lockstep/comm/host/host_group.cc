@@ -32,7 +32,7 @@ HostGroup::HostGroup(std::shared_ptr<const Rank> owner, const GroupKey& key, int
       default_deadline_(owner_->segment->control().default_deadline_ms),
       health_(view_),
       world_health_(world_view(*owner_->segment, owner_->world_rank)),
-      programs_({.host_of_rank = std::vector<int>(static_cast<size_t>(view_.size()), 0)}),
+      programs_({.host_of_rank = std::vector<int>(static_cast<size_t>(view_.size()), 0), .native_adds_in_tree = true}),
       messages_(view_, health_, {Carries::messages, of_caller_, of_thread_, &flight_}),
       collectives_(view_, health_, programs_, flight_, {Carries::steps, of_caller_, of_thread_}),
       queue_({.world_rank = view_.world_rank(),

@@ -21,7 +21,7 @@ inline constexpr int kMaxGroups = 4096;
 inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPage = 4096;
 
-inline constexpr int64_t kInlineBytes = 8192;             // a call up to this size travels in the slot
+inline constexpr int64_t kInlineBytes = 1024;             // a call up to this size travels in the slot
 inline constexpr int64_t kStagingBlockBytes = 256 << 10;  // two per rank and group, for memory that others cannot reach
 inline constexpr int64_t kFragmentBytes = 64 << 10;       // of a message
 inline constexpr int kFragments = 4;                      // in flight per channel
@@ -134,19 +134,15 @@ struct alignas(kCacheLine) ChannelEnd {
   std::atomic<uint64_t> active{0};     // number of the message this end is in; 0: none
   SharedCall call;
   SharedTag tag;
-
-  void reset() {
-    fragments.store(0);
-    active.store(0);
-  }
 };
 
+// The receiver looks at nothing else: what a few bytes need is in the first cache line.
 struct alignas(kCacheLine) Fragment {
+  std::atomic<uint64_t> number{0};  // counted from 1; written last
   SharedCall call;
-  SharedTag tag;
-  int64_t offset = 0, bytes = 0;
   uint64_t address = 0;  // not 0: the whole message lies there, and the receiver copies it
-  alignas(kCacheLine) char data[kFragmentBytes];
+  alignas(16) char data[kFragmentBytes];
+  SharedTag tag;
 
   Fragment() {}
 };
@@ -159,6 +155,13 @@ inline constexpr int kChannelsOfPair = 2;
 struct Channel {
   ChannelEnd sender, receiver;
   Fragment fragments[kFragments];
+
+  // For the next group in the same record. Numbers go on, so that what nobody took is not taken for new.
+  void reset() {
+    receiver.fragments.store(sender.fragments.load());
+    sender.active.store(0);
+    receiver.active.store(0);
+  }
 };
 
 inline int64_t members_offset() {

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 
@@ -11,6 +12,14 @@
 #include "lockstep/comm/reduce.h"
 
 namespace lockstep::comm::host {
+namespace {
+
+// How many bytes of a message this fragment brings, when so many are left.
+int64_t fragment_bytes(const Fragment& fragment, int64_t left) {
+  return fragment.address != 0 ? left : std::min(kFragmentBytes, left);
+}
+
+}  // namespace
 
 Messages::Messages(const GroupView& view, Health& health, const Options& options)
     : view_(view),
@@ -46,23 +55,30 @@ void Messages::run_round(std::span<const comm::Message> round, const Place& plac
 
 void Messages::run_all(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder,
                        const Place* collective, const Patience& patience) {
-  std::vector<std::shared_ptr<Work::State>> states;
+  constexpr size_t kFew = 2;  // a send and a receive; not on the heap
+  std::array<Work::State, kFew> few;
+  const auto many = calls.size() > kFew ? std::make_unique<Work::State[]>(calls.size()) : nullptr;
+  const std::span<Work::State> states(many != nullptr ? many.get() : few.data(), calls.size());
   {
     const std::lock_guard lock(mutex_);
     try {
-      for (const Call& call : calls) states.push_back(enqueue(call, deadline_s, recorder, collective));
+      for (size_t i = 0; i < calls.size(); ++i) {
+        const std::shared_ptr<void> owner;  // none: the state outlives the message
+        enqueue(calls[i], deadline_s, recorder, collective, {owner, &states[i]});
+      }
     } catch (...) {  // nobody would drive those before it, whose memory the caller lets go
       fail_all(Failure::of(std::current_exception()));
       throw;
     }
   }
   if (!states.empty()) drive(states, patience);
-  for (const auto& state : states) state->wait();
+  for (const Work::State& state : states) state.wait();
 }
 
 Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* recorder) {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<Work::State> state = enqueue(call, deadline_s, recorder, nullptr);
+  const auto state = std::make_shared<Work::State>();
+  enqueue(call, deadline_s, recorder, nullptr, state);
   try {
     advance_all();
   } catch (...) {
@@ -80,8 +96,8 @@ Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* reco
   return Work(state);
 }
 
-std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline_s, trace::Recorder* recorder,
-                                               const Place* collective) {
+void Messages::enqueue(const Call& call, double deadline_s, trace::Recorder* recorder, const Place* collective,
+                       std::shared_ptr<Work::State> state) {
   const bool sends = call.operation == Operation::send;
   const Buffer& data = sends ? call.input : call.output;
   Queue& queue = (sends ? sends_ : receives_)[static_cast<size_t>(call.peer)];
@@ -93,15 +109,14 @@ std::shared_ptr<Work::State> Messages::enqueue(const Call& call, double deadline
   message.deadline.limit_s = deadline_s;
   message.collective = collective;
   message.recorder = recorder;
-  message.state = std::make_shared<Work::State>();
+  message.state = std::move(state);
   health_.check(collective != nullptr ? collective : &message.place);
   ++queue.next_number;
-  std::shared_ptr<Work::State> state = message.state;
   queue.messages.push_back(std::move(message));
-  return state;
 }
 
 void Messages::drive(States states, const Patience& patience) {
+  if (patience.spin_s > 0 && !states.empty() && look_briefly([&] { return look_once(states); })) return;
   const Patience here = states.empty() ? Patience{} : patience_here(view_, patience);
   if (here.spin_s > 0) {
     const double until_s = now_s() + here.spin_s;
@@ -132,18 +147,29 @@ void Messages::drive(States states, const Patience& patience) {
   }
 }
 
+bool Messages::over(States states) const {
+  return states.empty() ? destroyed_ : std::ranges::all_of(states, [](const auto& state) { return state.done(); });
+}
+
 bool Messages::drive_once(States states) {
-  const auto over = [&] {
-    return states.empty() ? destroyed_ : std::ranges::all_of(states, [](const auto& state) { return state->done(); });
-  };
   const std::lock_guard lock(mutex_);
   try {
     advance_all();
-    if (states.empty() || !over()) raise_if_stuck();
+    if (states.empty() || !over(states)) raise_if_stuck();
   } catch (...) {
     fail_all(Failure::of(std::current_exception()));
   }
-  return over();
+  return over(states);
+}
+
+bool Messages::look_once(States states) {
+  const std::lock_guard lock(mutex_);
+  try {
+    advance_all();
+  } catch (...) {
+    fail_all(Failure::of(std::current_exception()));
+  }
+  return over(states);
 }
 
 void Messages::advance_all() {
@@ -158,19 +184,19 @@ void Messages::advance(Queue& queue, int peer, bool sends) {
                           : view_.channel(options_.what, peer, view_.rank).receiver;
   while (!queue.messages.empty()) {
     Message& message = queue.messages.front();
-    if (message.started_s == 0) start(message, end);
-    const bool through = sends ? send_fragments(message, peer) : receive_fragments(message, peer);
+    if (!message.started) start(message, end);
+    const bool through = sends ? send_fragments(queue, peer) : receive_fragments(message, peer);
     if (!through) return;
     finish(queue, end);
   }
 }
 
 void Messages::start(Message& message, ChannelEnd& end) {
-  message.started_s = now_s();
-  message.deadline.started_s = message.started_s;
+  message.started = true;
+  if (message.recorder != nullptr) message.started_s = now_s();
   end.call.store(message.place.call);
   if (message.place.call.detail_hash != 0) end.tag.store(message.place.call.tag);
-  end.active.store(message.place.number);
+  end.active.store(message.place.number, std::memory_order_release);
   if (options_.flight != nullptr) {
     message.ticket = options_.flight->begin("message", message.place.number, message.place.call);
   }
@@ -178,7 +204,7 @@ void Messages::start(Message& message, ChannelEnd& end) {
 
 void Messages::finish(Queue& queue, ChannelEnd& end) {
   Message& message = queue.messages.front();
-  end.active.store(0);
+  end.active.store(0, std::memory_order_release);
   if (options_.flight != nullptr) options_.flight->end(message.ticket);
   record_call(message.recorder, message.place.call, message.started_s);
   message.state->complete();
@@ -186,7 +212,8 @@ void Messages::finish(Queue& queue, ChannelEnd& end) {
 }
 
 // Returns whether the data may be overwritten.
-bool Messages::send_fragments(Message& message, int peer) {
+bool Messages::send_fragments(Queue& queue, int peer) {
+  Message& message = queue.messages.front();
   Channel& channel = view_.channel(options_.what, view_.rank, peer);
   const int64_t bytes = message.place.call.bytes();
   const char* const data = static_cast<const char*>(message.call.input.data);
@@ -194,21 +221,26 @@ bool Messages::send_fragments(Message& message, int peer) {
   bool all_put = message.last_fragment != 0 || (bytes > 0 && message.moved_bytes == bytes);
   while (!all_put) {
     const uint64_t put = channel.sender.fragments.load(std::memory_order_relaxed);
-    if (put - channel.receiver.fragments.load() == kFragments) return false;
+    if (put - queue.seen_taken >= kFragments) {
+      queue.seen_taken = channel.receiver.fragments.load(std::memory_order_acquire);
+      if (put - queue.seen_taken == kFragments) return false;
+    }
     Fragment& fragment = channel.fragments[put % kFragments];
     fragment.call.store(message.place.call);
     if (message.place.call.detail_hash != 0) fragment.tag.store(message.place.call.tag);
-    fragment.offset = message.moved_bytes;
-    fragment.bytes = fetched ? bytes : std::min(kFragmentBytes, bytes - message.moved_bytes);
     fragment.address = fetched ? view_.segment->encode(data) : 0;
-    if (!fetched) copy(fragment.data, data + fragment.offset, fragment.bytes, false);
+    const int64_t moved = fragment_bytes(fragment, bytes - message.moved_bytes);
+    if (!fetched) copy(fragment.data, data + message.moved_bytes, moved, false);
     if (fetched) message.last_fragment = put + 1;
-    message.moved_bytes += fragment.bytes;
+    message.moved_bytes += moved;
     all_put = message.moved_bytes == bytes;
-    channel.sender.fragments.store(put + 1);
+    channel.sender.fragments.store(put + 1, std::memory_order_relaxed);
+    fragment.number.store(put + 1, std::memory_order_release);
     view_.member(peer).message_bell.ring();
+    claim_cache_line(&channel.fragments[(put + 1) % kFragments]);
   }
-  return channel.receiver.fragments.load() >= message.last_fragment;
+  return message.last_fragment == 0 ||
+         channel.receiver.fragments.load(std::memory_order_acquire) >= message.last_fragment;
 }
 
 // Returns whether all of it is here.
@@ -217,13 +249,14 @@ bool Messages::receive_fragments(Message& message, int peer) {
   char* const data = static_cast<char*>(message.call.output.data);
   while (true) {
     const uint64_t taken = channel.receiver.fragments.load(std::memory_order_relaxed);
-    if (channel.sender.fragments.load() == taken) return false;
     const Fragment& fragment = channel.fragments[taken % kFragments];
+    if (fragment.number.load(std::memory_order_acquire) != taken + 1) return false;
     if (message.moved_bytes == 0) check_fingerprint(message, fragment, peer);
     const char* const from = fragment.address != 0 ? view_.segment->decode(fragment.address) : fragment.data;
-    copy(data + fragment.offset, from, fragment.bytes, fragment.bytes >= kStreamingBytes);
-    message.moved_bytes += fragment.bytes;
-    channel.receiver.fragments.store(taken + 1);
+    const int64_t moved = fragment_bytes(fragment, message.place.call.bytes() - message.moved_bytes);
+    copy(data + message.moved_bytes, from, moved, moved >= kStreamingBytes);
+    message.moved_bytes += moved;
+    channel.receiver.fragments.store(taken + 1, std::memory_order_release);
     view_.member(peer).message_bell.ring();
     if (message.moved_bytes == message.place.call.bytes()) return true;
   }
@@ -247,6 +280,7 @@ void Messages::raise_if_stuck() {
     for (Queue* queue : {&sends_[static_cast<size_t>(peer)], &receives_[static_cast<size_t>(peer)]}) {
       if (queue->messages.empty()) continue;
       const uint64_t number = queue->messages.front().place.number;
+      queue->messages.front().deadline.start();
       WaitEnd end = queue->messages.front().deadline.left_s() <= 0 ? WaitEnd::deadline : WaitEnd::ready;
       if (health_.disturbed(peer)) {
         advance(*queue, peer, queue == &sends_[static_cast<size_t>(peer)]);  // what came before it left counts

@@ -49,36 +49,40 @@ class Messages {
     trace::Recorder* recorder = nullptr;
     std::shared_ptr<Work::State> state;
     uint64_t ticket = 0;   // of the flight recorder
-    double started_s = 0;  // at the head of its queue; 0: not yet
+    bool started = false;  // at the head of its queue
+    double started_s = 0;  // for the recorder
     int64_t moved_bytes = 0;
     uint64_t last_fragment = 0;  // of a send whose data the receiver fetches: done when this one is taken
   };
   struct Queue {
     std::deque<Message> messages;
     uint64_t next_number = 1;
+    uint64_t seen_taken = 0;  // of the fragments sent, when last looked
   };
 
   // Holds the lock.
-  std::shared_ptr<Work::State> enqueue(const Call& call, double deadline_s, trace::Recorder* recorder,
-                                       const Place* collective);
+  void enqueue(const Call& call, double deadline_s, trace::Recorder* recorder, const Place* collective,
+               std::shared_ptr<Work::State> state);
   void run_all(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder, const Place* collective,
                const Patience& patience);
   // Until all of `states` are done; for the thread (none) until this rank destroys the group.
-  using States = std::span<const std::shared_ptr<Work::State>>;
+  using States = std::span<const Work::State>;
   void drive(States states, const Patience& patience);
   bool drive_once(States states);  // whether that has come
+  bool look_once(States states);   // the same without asking whether it can still come
 
   // All of these hold the lock.
   void advance_all();
   void advance(Queue& queue, int peer, bool sends);
   void start(Message& message, ChannelEnd& end);
-  bool send_fragments(Message& message, int peer);
+  bool send_fragments(Queue& queue, int peer);
   bool receive_fragments(Message& message, int peer);
   void check_fingerprint(const Message& message, const Fragment& fragment, int peer) const;
   void finish(Queue& queue, ChannelEnd& end);
   void raise_if_stuck();
   void fail_all(const Failure& failure);
   double soonest_deadline_s() const;
+  bool over(States states) const;
   bool idle() const;
 
   GroupView view_;

@@ -94,8 +94,7 @@ void start_afresh(const GroupView& view, const GroupKey& key) {
     view.member(r).reset();
     for (int to = 0; to < group.size; ++to) {
       for (const Carries what : {Carries::messages, Carries::steps}) {
-        view.channel(what, r, to).sender.reset();
-        view.channel(what, r, to).receiver.reset();
+        view.channel(what, r, to).reset();
       }
     }
   }

@@ -89,6 +89,22 @@ TEST(InProcess, SumOfBf16IsRoundedOnce) {
   });
 }
 
+TEST(InProcess, BalancedTreeHoldsWhateverTheRulesChoose) {
+  run_ranks(3, {}, [](ProcessGroup& world) {
+    world.set_rules(collective::parse_rules("all_reduce one_host 1.. .. ring\nall_reduce one_host 1.. .. naive\n"));
+    const auto sum = [&](CallOptions options) {
+      uint16_t value = world.rank() == 1 ? 0x4380 : 0x3f80;  // as above; a ring adds rank 2 to rank 1 first
+      world.all_reduce({.data = &value, .count = 1, .type = DataType::bf16}, Reduction::sum, options);
+      return value;
+    };
+    ASSERT_EQ(sum({}), 0x4380);
+    ASSERT_EQ(sum({.balanced_tree = true}), 0x4381);
+    ASSERT_EQ(sum({.algorithm = "direct", .balanced_tree = true}), 0x4381);
+    ASSERT_EQ(sum({.algorithm = collective::kNative, .balanced_tree = true}), 0x4381);
+    ASSERT_THROW(sum({.algorithm = "ring", .balanced_tree = true}), InvalidArgument);
+  });
+}
+
 TEST(InProcess, SingleRank) {
   const auto group = single_rank();
   EXPECT_EQ(group->size(), 1);

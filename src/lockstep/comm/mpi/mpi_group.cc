@@ -92,7 +92,7 @@ MpiGroup::MpiGroup(std::shared_ptr<Process> process, GroupIdentity identity)
       identity_(std::move(identity)),
       flight_(process_->flight, identity_.name),
       health_(process_->board, identity_),
-      view_{process_->session, identity_, health_, process_->take_tags(identity_)},
+      view_{process_->session, identity_, health_, process_->peers, process_->take_tags(identity_)},
       of_caller_(Pace::of_caller(process_->peers.ranks_on_host())),
       programs_({.host_of_rank = hosts_of(identity_, process_->peers),
                  .rules = collective::builtin_rules(),

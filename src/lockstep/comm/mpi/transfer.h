@@ -15,7 +15,12 @@ struct GroupView {
   Session& session;
   const GroupIdentity& identity;
   Health& health;
+  const Peers& peers;
   int tag = 0;  // the first of four that are this group's alone
+
+  bool on_this_host(int member) const {
+    return peers.host_of(identity.world_rank_of(member)) == peers.host_of(identity.world_rank());
+  }
 };
 
 enum class Stream : int { announcements, data, message_headers, message_data };
@@ -27,17 +32,21 @@ struct Execution {
   host::Deadline& deadline;
 };
 
+// Between hosts a step of a program (Stream::data) travels in segments that MPI sends without asking the receiver
+// first. It would ask, and be answered, in line behind the data that goes each way over the same connection, so that
+// two ranks that exchange long messages would send one after the other. The receiver is in the same call; what comes
+// for a later round of it is kept by MPI meanwhile, at most the data of the call.
 class Transfer {
  public:
-  Transfer(const GroupView& group, Stream stream) : group_(group), stream_(stream) {}
+  Transfer(const GroupView& group, Stream stream);
   // Receives that have not been waited for are given up.
   ~Transfer();
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
   // Any size; nothing is sent for 0 bytes. Both sides name the same size.
-  void send(int member, const void* data, int64_t bytes);
-  void receive(int member, void* data, int64_t bytes);
+  void send(int member, const void* data, int64_t bytes) { add(member, false, const_cast<void*>(data), bytes); }
+  void receive(int member, void* data, int64_t bytes) { add(member, true, data, bytes); }
 
   // Tests what is under way, and calls arrived(member) for each receive that has come.
   template <class Arrived>
@@ -57,29 +66,44 @@ class Transfer {
   }
 
  private:
-  struct Part {
-    Pending pending;
+  // The segments of one direction to or from one member; they arrive in order.
+  struct Lane {
+    struct Segment {
+      char* data = nullptr;
+      int64_t bytes = 0;
+      bool is_last = false;  // of its message
+      Pending pending{};
+    };
     int member = -1;
     bool receives = false;
+    std::vector<Segment> segments;
+    size_t through = 0, started = 0;  // the first so many of them
+
+    bool is_through() const { return through == segments.size(); }
   };
+
+  void add(int member, bool receives, void* data, int64_t bytes);
+  int64_t longest_segment(int member) const;
+  void start_segments(Lane& lane);
 
   const GroupView& group_;
   const Stream stream_;
-  std::vector<Part> parts_;  // under way
+  std::vector<Lane> lanes_;
 };
 
 template <class Arrived>
 bool Transfer::test(Arrived arrived) {
-  for (size_t i = 0; i < parts_.size();) {
-    if (!group_.session.test(parts_[i].pending)) {
-      ++i;
-      continue;
+  bool all_through = true;
+  for (Lane& lane : lanes_) {
+    while (lane.through < lane.started && group_.session.test(lane.segments[lane.through].pending)) {
+      const bool is_last = lane.segments[lane.through].is_last;
+      ++lane.through;
+      start_segments(lane);
+      if (is_last && lane.receives) arrived(lane.member);
     }
-    const Part through = parts_[i];
-    parts_.erase(parts_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (through.receives) arrived(through.member);
+    all_through = all_through && lane.is_through();
   }
-  return parts_.empty();
+  return all_through;
 }
 
 template <class Arrived>

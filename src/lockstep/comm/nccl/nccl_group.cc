@@ -57,6 +57,10 @@ std::chrono::milliseconds NcclGroup::deadline(const Call& call) const {
 }
 
 void NcclGroup::refuse_what_nccl_cannot(const Call& call) const {
+  if (call.options.balanced_tree && reduces(call.operation) && size() > 2) {  // of two there is only one order
+    throw InvalidArgument(text(describe(call), ": NCCL does not add in the balanced tree over ", size(),
+                               " ranks; reduce on the host, or on 2 ranks"));
+  }
   const std::string_view asked = call.options.algorithm;
   if (asked.empty() || asked == collective::kNative) return;
   throw InvalidArgument(text(describe(call), ": there is no algorithm ", asked,

@@ -144,7 +144,7 @@ comm::Work DataParallel::reduce(size_t index) {
   const std::string tag = text("bucket ", index);
   at::Tensor flat = bucket.flat();
   ++collectives_;
-  return all_reduce_async(flat, group_, options_.reduction, {.tag = tag});
+  return all_reduce_async(flat, group_, options_.reduction, {.tag = tag, .balanced_tree = options_.fixed_tree});
 }
 
 // Parts are reduced one by one and added then: the tree over ranks stands above the tree over micro-batches in each.
