@@ -130,10 +130,6 @@ void check_zero(const RunPlan& plan, int64_t data, Rules& rules) {
                  text("parallel.zero = ", parallel.zero, " keeps whole gradients between micro-batches anyway"),
                  "\"deferred\", or parallel.zero = 2");
   }
-  if (is_low(plan.train.precision) && parallel.zero > 0) {
-    rules.broken("train.precision", text('"', name(plan.train.precision), '"'),
-                 "parallel.zero > 0 shards no master weights yet", "\"fp32\", or parallel.zero = 0");
-  }
   if (parallel.reduction == Reduction::fixed_tree && parallel.zero > 0) {
     rules.broken("parallel.reduction", "\"fixed_tree\"", "adds whole gradients, which parallel.zero > 0 does not keep",
                  "\"fast\", or parallel.zero = 0");

@@ -42,20 +42,24 @@ void GradientShards::reset(size_t flat) {
   state.sent = false;
 }
 
+at::ScalarType GradientShards::type_of(size_t flat) const {
+  return options_.gradient_type.value_or(flats_[flat].plan.type);
+}
+
 void GradientShards::open(size_t flat) {
   const BucketPlan& plan = flats_[flat].plan;
   State& state = states_[flat];
   if (options_.keep_whole) {
-    state.whole = flat_zeros(plan.elements, plan.type, plan.device, groups_.all());
+    state.whole = flat_zeros(plan.elements, type_of(flat), plan.device, groups_.all());
   } else {
-    const int64_t bytes = flats_[flat].bytes();
+    const int64_t bytes = plan.elements * static_cast<int64_t>(at::elementSize(type_of(flat)));
     state.buffer = pool_.take_free(bytes, plan.device);
     while (!state.buffer.defined() && under_way_.size() > kUnderWay) {
       collect_oldest();
       state.buffer = pool_.take_free(bytes, plan.device);
     }
     if (!state.buffer.defined()) state.buffer = pool_.take(bytes, plan.device);
-    state.whole = part_of(state.buffer, 0, plan.elements, plan.type);
+    state.whole = part_of(state.buffer, 0, plan.elements, type_of(flat));
   }
   state.gradients.clear();
   for (const BucketSlot& slot : plan.slots) {

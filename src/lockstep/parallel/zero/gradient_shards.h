@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,7 +28,8 @@ class GradientShards {
   struct Options {
     bool keep_whole = false;  // stage 1
     comm::Reduction reduction = comm::Reduction::average;
-    bool overlap = true;  // false: everything leaves in finish()
+    bool overlap = true;                            // false: everything leaves in finish()
+    std::optional<at::ScalarType> gradient_type{};  // of flats and shards; absent: each parameter's own
     Arrivals arrivals{};
   };
 
@@ -73,6 +75,7 @@ class GradientShards {
     size_t flat, slot;
   };
 
+  at::ScalarType type_of(size_t flat) const;
   void open(size_t flat);
   void launch(size_t flat);
   void collect_oldest();
