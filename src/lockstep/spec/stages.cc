@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -100,6 +101,18 @@ void check_stages(const RunPlan& plan, Rules& rules) {
 }
 
 // Micro-batches as the schedule's generator takes them, on the data ranks that have most and fewest.
+// Whether each stage's backwards are whole and in the micro-batches' order.
+bool adds_in_order(const schedule::Table& table) {
+  for (const auto& actions : table.actions_by_rank) {
+    std::map<int, int> next_of_stage;
+    for (const schedule::Action& action : actions) {
+      const bool begins = schedule::makes_input_gradient(action.kind), ends = schedule::completes_gradient(action.kind);
+      if (begins != ends || (begins && action.microbatch != next_of_stage[action.stage]++)) return false;
+    }
+  }
+  return true;
+}
+
 void check_schedule(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
   const ParallelSpec& parallel = plan.parallel;
   const schedule::Generator& generator = schedule::find_generator(parallel.schedule);
@@ -109,9 +122,18 @@ void check_schedule(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
   std::set<int64_t> counts{std::max<int64_t>(1, count / data_ranks)};
   if (count >= data_ranks) counts.insert((count + data_ranks - 1) / data_ranks);
   for (const int64_t microbatches : counts) {
-    const auto problems = generator.check({.ranks = static_cast<int>(parallel.pipeline),
-                                           .microbatches = static_cast<int>(microbatches),
-                                           .chunks = static_cast<int>(parallel.chunks)});
+    const schedule::Shape shape{.ranks = static_cast<int>(parallel.pipeline),
+                                .microbatches = static_cast<int>(microbatches),
+                                .chunks = static_cast<int>(parallel.chunks)};
+    const auto problems = generator.check(shape);
+    const bool ordered = parallel.reduction == Reduction::fixed_tree && parallel.pipeline * parallel.chunks > 1;
+    if (problems.empty() && ordered && !adds_in_order(generator.make(shape))) {
+      rules.broken("parallel.reduction", "\"fixed_tree\"",
+                   text("adds whole gradients of micro-batches in their order, which parallel.schedule = \"",
+                        parallel.schedule, "\" does not make"),
+                   "\"fast\", or parallel.schedule = \"1f1b\"");
+      return;
+    }
     if (problems.empty()) continue;
     const Problem& problem = problems.front();
     const bool is_chunks = problem.field == "chunks";

@@ -19,6 +19,10 @@ int64_t bucket_bytes(const spec::ParallelSpec& parallel) {
   return static_cast<int64_t>(parallel.bucket_mb * (1 << 20));
 }
 
+bool is_fixed(const spec::RunPlan& plan) {
+  return plan.parallel.reduction == spec::Reduction::fixed_tree;
+}
+
 bool leaves_with(const GradientSet& set, const schedule::Action& action) {
   return std::ranges::find(set.last_backwards, action) != set.last_backwards.end();
 }
@@ -44,7 +48,7 @@ class Replicated final : public States {
                                         .gradient_type = gradient_type(context.plan.train),
                                         .bucket_bytes = bucket_bytes(parallel),
                                         .overlap = parallel.overlap,
-                                        .fixed_tree = parallel.reduction == spec::Reduction::fixed_tree,
+                                        .fixed_tree = is_fixed(context.plan),
                                         .finish_in_backward = false});
     }
   }
@@ -95,7 +99,8 @@ class Replicated final : public States {
     for (const spec::ParameterSpec& parameter : spec::parameters(context_.plan.model)) {
       if (parameter.tied_to.empty()) of_model.push_back(counted[parameter.name]);
     }
-    return optim::squared_norm_over_ranks(of_model, context_.model_group);
+    return is_fixed(context_.plan) ? optim::order_free_squared_norm(of_model, &context_.model_group)
+                                   : optim::squared_norm_over_ranks(of_model, context_.model_group);
   }
 
   void update(double lr, double gradient_scale) override {
@@ -213,6 +218,13 @@ class Sharded final : public States, public nn::PartSeam {
 
   // A set whose ranks are also tensor ranks has added over them already: the first of them counts it.
   double squared_gradient_norm() override {
+    if (is_fixed(context_.plan)) {
+      std::vector<at::Tensor> counted;
+      for (auto& sharded : sharded_) {
+        for (const at::Tensor& piece : sharded.counted_gradient()) counted.push_back(piece);
+      }
+      return optim::order_free_squared_norm(counted, &context_.world);
+    }
     double own = 0;
     size_t index = 0;
     for (auto& sharded : sharded_) {
@@ -277,6 +289,7 @@ class Sharded final : public States, public nn::PartSeam {
                                                  .gradient_type = gradient_type(plan.train),
                                                  .bucket_bytes = bytes_of_weights(plan),
                                                  .overlap = plan.parallel.overlap,
+                                                 .fixed_tree = is_fixed(plan),
                                                  .keep_gathered = plan.parallel.gather == spec::Gather::stage,
                                                  .finish_in_backward = false};
     std::map<std::string, size_t> index_of;

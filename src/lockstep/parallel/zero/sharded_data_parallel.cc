@@ -85,6 +85,7 @@ void ShardedDataParallel::start(const MakeOptimizer& make_optimizer) {
                                                 GradientShards::Options{.keep_whole = options_.stage == 1,
                                                                         .reduction = options_.reduction,
                                                                         .overlap = options_.overlap,
+                                                                        .fixed_tree = options_.fixed_tree,
                                                                         .gradient_type = options_.gradient_type,
                                                                         .arrivals = options_.arrivals});
   make_pieces(make_optimizer);
@@ -211,14 +212,19 @@ void ShardedDataParallel::on_gradient(size_t parameter) {
                            " receives a gradient after the step's norm or update; call zero_grad() first"));
   }
   gradients_->arrived(parameter, !accumulate_only_);
-  if (!accumulate_only_ && options_.finish_in_backward) {
-    end_of_backward_.call([this] { finish(); });
+  if (options_.fixed_tree || (!accumulate_only_ && options_.finish_in_backward)) {
+    end_of_backward_.call([this] { end_of_backward(); });
   }
   if (gathered_ == nullptr) return;
   UnitUse& use = uses_[unit_of_parameter_[parameter]];
   if (--use.missing > 0) return;
   use.missing = use.gradients;
   if (use.releases) gathered_->release(unit_of_parameter_[parameter]);
+}
+
+void ShardedDataParallel::end_of_backward() {
+  if (options_.fixed_tree) gradients_->end_microbatch();
+  if (!accumulate_only_ && options_.finish_in_backward) finish();
 }
 
 void ShardedDataParallel::finish() {
@@ -256,12 +262,7 @@ void ShardedDataParallel::agree() {
   if (gradient_ >= Gradient::agreed) return;
   take_gradients();
   const torch::NoGradGuard no_grad;
-  std::vector<Tensor> counted;
-  for (const OwnedPiece& owned : owned_) {
-    const bool counts = !options_.counted_in_norm || options_.counted_in_norm(units_.names[owned.piece.parameter]);
-    if (counts && groups_.counts()) counted.push_back(owned.tensor.grad());
-  }
-  std::vector<double> values{optim::squared_norm(counted)};
+  std::vector<double> values{optim::squared_norm(counted_pieces())};
   for (const bool contributed : gradients_->contributed()) values.push_back(contributed ? 1 : 0);
   Tensor wire = at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble);
   all_reduce(wire, groups_.all(), comm::Reduction::sum, {.tag = "norm"});
@@ -273,6 +274,20 @@ void ShardedDataParallel::agree() {
   }
   broadcast_tensors(module_buffers_, groups_.all());
   gradient_ = Gradient::agreed;
+}
+
+std::vector<Tensor> ShardedDataParallel::counted_pieces() const {
+  std::vector<Tensor> counted;
+  for (const OwnedPiece& owned : owned_) {
+    const bool counts = !options_.counted_in_norm || options_.counted_in_norm(units_.names[owned.piece.parameter]);
+    if (counts && groups_.counts()) counted.push_back(owned.tensor.grad());
+  }
+  return counted;
+}
+
+std::vector<Tensor> ShardedDataParallel::counted_gradient() {
+  agree();
+  return counted_pieces();
 }
 
 double ShardedDataParallel::squared_norm() {

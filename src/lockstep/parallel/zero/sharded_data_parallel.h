@@ -56,9 +56,10 @@ struct ShardedDataParallelOptions {
   bool master_weights = true;                // the optimizer updates fp32 masters of bf16 and fp16 parameters
   int64_t bucket_bytes = int64_t{25} << 20;  // stages 1 and 2; of weights
   bool overlap = true;                       // false: gather when used, reduce after backward
-  bool keep_gathered = false;                // stage 3: a unit is gathered once a step and stays until its end
-  bool finish_in_backward = true;            // false: the caller calls finish() after the last backward
-  Arrivals arrivals{};                       // of each parameter's gradient
+  bool fixed_tree = false;         // add micro-batches in a fixed tree (microbatch_tree.h); no overlap of gradients
+  bool keep_gathered = false;      // stage 3: a unit is gathered once a step and stays until its end
+  bool finish_in_backward = true;  // false: the caller calls finish() after the last backward
+  Arrivals arrivals{};             // of each parameter's gradient
   std::vector<std::string> units;  // stage 3 of a module that is no Sequential: its blocks by name ("layers.0")
   // Whether weight decay applies to a module's parameter; absent: to all.
   std::function<bool(const std::string& name, const at::Tensor& parameter)> decay;
@@ -137,6 +138,8 @@ class ShardedDataParallel {
   void unscale(double factor);
   // Of the whole gradient: every element counts once. Not finite on all ranks when it is on one.
   double grad_norm();
+  // What of it this rank counts: over all ranks each element once.
+  std::vector<at::Tensor> counted_gradient();
   double squared_norm();
   // Multiplies the gradient by `factor`.
   void scale_gradient(double factor);
@@ -180,6 +183,8 @@ class ShardedDataParallel {
   void scale_owned(double factor);
   void drop_owned_gradients();
   void agree();
+  std::vector<at::Tensor> counted_pieces() const;
+  void end_of_backward();
   // What this rank owns of a flat: its weights, and what the optimizer updates, which may be their masters.
   const at::Tensor& slice(size_t flat) const;
   const at::Tensor& trained(size_t flat) const;
