@@ -32,7 +32,7 @@ validate_every = 0
 """
 LAYOUTS = {1: ("single", "zero1", "zero2", "zero3"), 2: ("dp2", "dp2-zero1", "dp2-zero2", "dp2-zero3"),
            4: ("dp4", "dp4-zero1", "dp4-zero2", "dp4-zero3")}
-LOW = {2: ("dp2-bf16", "dp2-zero1-bf16", "dp2-zero2-bf16", "dp2-zero3-bf16"), 4: ("dp4-zero3-bf16",)}
+LOW = {2: ("dp2-zero1-bf16", "dp2-zero2-bf16", "dp2-zero3-bf16")}
 # What is measured: layouts by ranks, and the type of gradients.
 MEASURED = ((LAYOUTS, "fp32"), (LOW, "fp32"), (LOW, "model"))
 
@@ -73,7 +73,8 @@ def test_ledger(folder):
         error = abs(m["after_step"] / m["ledger"] - 1)
         print(f"{layout}: {m['after_step'] / 1e6:.1f} MB after a step, ledger {m['ledger'] / 1e6:.1f}, {error:.2%}; peak {m['peak'] / 1e6:.1f}")
         assert error <= 0.02, (layout, m)
-        assert m["peak"] <= 1.25 * m["ledger"], (layout, m)
+        widened = 2 * m["params"] if "gradients too" in layout else 0  # fp32, of what each of two ranks updates
+        assert m["peak"] <= 1.25 * m["ledger"] + widened, (layout, m)
 
 
 def test_limit(folder):

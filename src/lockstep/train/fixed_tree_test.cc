@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/optim/clip.h"
 #include "lockstep/spec/layout.h"
 #include "lockstep/spec/names.h"
 #include "lockstep/train/small_run.h"
@@ -25,6 +26,21 @@ spec::RunPlan tree_plan(std::string_view layout, Precision precision) {
 
 std::vector<Outcome> run(const spec::RunPlan& plan) {
   return train::run(plan, static_cast<int>(plan.parallel.data * plan.parallel.tensor));
+}
+
+TEST(FixedTree, TheNormHasTheSameBitsOnAnyRanks) {
+  const at::Tensor whole = at::randn({10007}) * at::logspace(-12, 3, 10007);
+  const auto pieces = whole.split(97);
+  const double expected = optim::order_free_squared_norm({whole});
+  for (const int ranks : {1, 2, 3}) {
+    comm::run_ranks(ranks, {}, [&](comm::ProcessGroup& world) {
+      std::vector<at::Tensor> own;
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        if (static_cast<int>(i) % ranks == world.rank()) own.push_back(pieces[i]);
+      }
+      EXPECT_EQ(optim::order_free_squared_norm(own, &world), expected);
+    });
+  }
 }
 
 TEST(FixedTree, ShardedStatesHaveTheBitsOfThePlainLoop) {
