@@ -29,19 +29,21 @@ def header(file):
 
 
 def check_layouts():
-    names = "{0},dp2-{0},dp2-fixed_tree-{0},dp2-recompute_full-fixed_tree-{0}"
+    names = ("{0},dp2-{0},dp2-fixed_tree-{0},dp2-recompute_full-fixed_tree-{0},zero1-{0},dp2-zero1-{0},dp2-zero2-{0},dp2-zero3-{0},"
+             "dp4-zero3g2-{0},dp3-zero2-acc4-{0},dp2-zero3-recompute_full-{0},dp2-tp2-zero2-{0},dp2-tp2-sp-zero3-{0}")
     for precision in ("bf16", "fp16"):
         layouts = names.format(precision)
         rows = lockstep("verify", CONFIG, "--layouts", layouts, "--precision", "fp64", "--json")["layouts"]
-        assert len(rows) == 4 and all(row["pass"] for row in rows), rows
-        assert all(row["bitwise"] for row in rows if "dp2" not in row["name"] or "fixed_tree" in row["name"]), rows
+        assert len(rows) == 13 and all(row["pass"] for row in rows), rows
+        assert all(row["bitwise"] for row in rows if row["name"] == precision or "fixed_tree" in row["name"]), rows
         print(f"{precision}: worst loss {max(row['max_rel_loss'] for row in rows):.1e}, "
               f"worst gradient {max(row['max_rel_grad'] for row in rows):.1e}")
 
 
-def check_run(folder):
-    first, second = folder / "first", folder / "second"
-    common = ["--json", "--ranks", 2, "--set", "train.precision=bf16", "--set", "train.warmup_steps=0"]
+def check_run(folder, zero):
+    first, second = folder / f"first{zero}", folder / f"second{zero}"
+    common = ["--json", "--ranks", 2, "--set", "train.precision=bf16", "--set", "train.warmup_steps=0",
+              "--set", f"parallel.zero={zero}"]
     lockstep("train", CONFIG, *common, "--set", f"run.directory={first}")
     tensors = header(first / "weights" / "model.safetensors")
     assert {tensor["dtype"] for name, tensor in tensors.items() if name != "__metadata__"} == {"F32"}, tensors
@@ -57,4 +59,5 @@ def check_run(folder):
 if __name__ == "__main__":
     check_layouts()
     with tempfile.TemporaryDirectory() as temporary:
-        check_run(pathlib.Path(temporary))
+        for zero in range(4):
+            check_run(pathlib.Path(temporary), zero)

@@ -32,6 +32,9 @@ validate_every = 0
 """
 LAYOUTS = {1: ("single", "zero1", "zero2", "zero3"), 2: ("dp2", "dp2-zero1", "dp2-zero2", "dp2-zero3"),
            4: ("dp4", "dp4-zero1", "dp4-zero2", "dp4-zero3")}
+LOW = {2: ("dp2-zero1-bf16", "dp2-zero2-bf16", "dp2-zero3-bf16")}
+# What is measured: layouts by ranks, and the type of gradients.
+MEASURED = ((LAYOUTS, "fp32"), (LOW, "fp32"), (LOW, "model"))
 
 
 def launch(folder, ranks, mode, layout, *more):
@@ -48,26 +51,30 @@ def answer(result):
 def measure(folder):
     """One micro-batch a rank, so that nothing is held between micro-batches."""
     config = (folder / "config.toml").read_text()
-    for ranks, layouts in LAYOUTS.items():
-        (folder / "config.toml").write_text(config.replace("global_batch = 4", f"global_batch = {ranks}"))
-        for layout in layouts:
-            yield ranks, layout, answer(launch(folder, ranks, "measure", layout))
+    for layouts_of, gradients in MEASURED:
+        for ranks, layouts in layouts_of.items():
+            settings = f'global_batch = {ranks}\ngradient_dtype = "{gradients}"'
+            (folder / "config.toml").write_text(config.replace("global_batch = 4", settings))
+            for layout in layouts:
+                name = layout + (", gradients too" if gradients == "model" else "")
+                yield name, answer(launch(folder, ranks, "measure", layout))
 
 
 def print_table(folder):
     print("| layout | states, ledger | with what is lent, ledger | after a step | peak in a step | peak while made |")
     print("|---|---|---|---|---|---|")
-    for ranks, layout, m in measure(folder):
+    for layout, m in measure(folder):
         megabytes = [f"{m[key] / 1e6:.1f}" for key in ("states", "ledger", "after_step", "peak", "start_peak")]
         print(f"| {layout} | {' | '.join(megabytes)} |", flush=True)
 
 
 def test_ledger(folder):
-    for ranks, layout, m in measure(folder):
+    for layout, m in measure(folder):
         error = abs(m["after_step"] / m["ledger"] - 1)
         print(f"{layout}: {m['after_step'] / 1e6:.1f} MB after a step, ledger {m['ledger'] / 1e6:.1f}, {error:.2%}; peak {m['peak'] / 1e6:.1f}")
         assert error <= 0.02, (layout, m)
-        assert m["peak"] <= 1.25 * m["ledger"], (layout, m)
+        widened = 2 * m["params"] if "gradients too" in layout else 0  # fp32, of what each of two ranks updates
+        assert m["peak"] <= 1.25 * m["ledger"] + widened, (layout, m)
 
 
 def test_limit(folder):

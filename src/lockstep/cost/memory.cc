@@ -16,8 +16,11 @@ namespace {
 constexpr double kFirstBucketBytes = 1 << 20;
 
 StateTypes types_of(const spec::TrainSpec& train) {
-  const double width = train.precision == spec::Precision::fp64 ? 8 : 4;
   const double moments = train.optimizer == spec::OptimizerKind::adamw ? 2 : (train.momentum > 0 ? 1 : 0);
+  if (spec::is_low(train.precision)) {
+    return {2, train.gradient_dtype == spec::GradientDtype::fp32 ? 4.0 : 2.0, 4 + moments * 4};
+  }
+  const double width = train.precision == spec::Precision::fp64 ? 8 : 4;
   return {width, width, moments * width};
 }
 
@@ -72,9 +75,9 @@ std::vector<double> unit_counts(const spec::ModelSpec& model, const std::vector<
 }
 
 // Parameters of each bucket of stages 1 and 2, from the last parameter to the first.
-std::vector<double> bucket_counts(const spec::RunPlan& plan, const std::vector<Held>& held, double width) {
+std::vector<double> bucket_counts(const spec::RunPlan& plan, const std::vector<Held>& held, const StateTypes& types) {
   std::vector<double> buckets;
-  const double limit = plan.parallel.bucket_mb * (1 << 20);
+  const double width = types.weight, limit = plan.parallel.bucket_mb * (1 << 20) * width / types.gradient;
   for (auto parameter = held.rbegin(); parameter != held.rend(); ++parameter) {
     const double full = buckets.size() == 1 ? std::min(limit, kFirstBucketBytes) : limit;
     if (buckets.empty() || buckets.back() * width >= full) buckets.push_back(0);
@@ -142,7 +145,7 @@ MemoryLedger memory_ledger(const spec::RunPlan& plan, int64_t data_ranks) {
                            : std::min<double>(2, static_cast<double>(units.size())) * *std::ranges::max_element(units));
     flats.assign(units.rbegin(), units.rend());
   } else if (parallel.zero == 2) {
-    flats = bucket_counts(plan, held, types.weight);
+    flats = bucket_counts(plan, held, types);
   }
   if (flats.empty()) return ledger;
   const bool holds =

@@ -87,9 +87,30 @@ TEST(MemoryLedger, AddsWhatShardingLends) {
   EXPECT_DOUBLE_EQ(memory_ledger(plan_of("dp4-zero3g2"), 4).states.total(), 8 * parameters);
 }
 
-// ZERO-08: whole gradients between micro-batches, or shards.
+// The plan's precision and type of gradients decide what a number takes, states and lent alike.
+TEST(MemoryLedger, IsOfThePlansTypes) {
+  const auto parameters = static_cast<double>(spec::parameter_count(plan_of("single").model));
+  const MemoryLedger fp32 = memory_ledger(plan_of("dp4-zero3"), 4);
+  for (const char* precision : {"bf16", "fp16"}) {
+    for (const int64_t stage : {0, 1, 2, 3}) {
+      const std::string layout = stage == 0 ? text("dp4-", precision) : text("dp4-zero", stage, "-", precision);
+      spec::RunPlan plan = plan_of(layout);
+      const StateBytes wide = memory_ledger(plan, 4).states;
+      EXPECT_DOUBLE_EQ(wide.total(), state_bytes(parameters, kLowWithFp32Gradients, stage, 4).total()) << layout;
+      plan.train.gradient_dtype = spec::GradientDtype::model;
+      const MemoryLedger narrow = memory_ledger(plan, 4);
+      EXPECT_DOUBLE_EQ(narrow.states.total(), state_bytes(parameters, kLowWithModelGradients, stage, 4).total());
+      if (stage == 3) EXPECT_DOUBLE_EQ(narrow.gathered, fp32.gathered / 2);
+      if (stage == 3) EXPECT_DOUBLE_EQ(narrow.flats, fp32.flats / 2);
+      plan.train.optimizer = spec::OptimizerKind::sgd;  // masters, and one moment instead of two
+      EXPECT_DOUBLE_EQ(memory_ledger(plan, 4).states.optimizer, 8 * parameters / (stage == 0 ? 1 : 4));
+    }
+  }
+}
+
+// ZERO-08: whole gradients between micro-batches, or shards; in fp32 whatever the weights are.
 TEST(MemoryLedger, ReportsWhatAccumulationHolds) {
-  for (const char* layout : {"dp2-zero2-acc4", "dp2-zero3-acc4"}) {
+  for (const char* layout : {"dp2-zero2-acc4", "dp2-zero3-acc4", "dp2-zero2-acc4-bf16", "dp2-zero3-acc4-fp16"}) {
     spec::RunPlan plan = plan_of(layout);
     const auto parameters = static_cast<double>(spec::parameter_count(plan.model));
     const MemoryLedger deferred = memory_ledger(plan, 2);

@@ -3,7 +3,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 
 namespace lockstep::optim {
 
@@ -13,6 +15,31 @@ std::vector<at::Tensor> defined(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> kept;
   std::ranges::copy_if(tensors, std::back_inserter(kept), [](const at::Tensor& tensor) { return tensor.defined(); });
   return kept;
+}
+
+constexpr int kUnits = 4, kUnitBits = 20;
+constexpr int64_t kElementsAtOnce = 1 << 20;  // copied to double
+
+// The largest |element|; infinite when one is infinite or NaN.
+double largest_magnitude(const std::vector<at::Tensor>& tensors) {
+  double largest = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    const double own = tensor.abs().max().item<double>();
+    largest = std::isfinite(own) ? std::max(largest, own) : std::numeric_limits<double>::infinity();
+  }
+  return largest;
+}
+
+// units[k] += the bits [20 k, 20 (k + 1)) behind the point of each (x / scale)^2, which is below 1.
+void add_squares(const at::Tensor& x, double scale, std::array<double, kUnits>& units) {
+  at::Tensor rest = x.to(at::kDouble).div(scale).square_();
+  for (double& unit : units) {
+    rest.mul_(std::ldexp(1.0, kUnitBits));
+    const at::Tensor whole = rest.floor();
+    unit += whole.sum().item<double>();
+    rest.sub_(whole);
+  }
 }
 
 }  // namespace
@@ -36,6 +63,29 @@ double squared_norm_over_ranks(const std::vector<at::Tensor>& counted, comm::Pro
   at::Tensor of_parameter = at::tensor(squares, at::kDouble);
   all_reduce(of_parameter, group, Reduction::sum, {.tag = "gradient norm"});
   return of_parameter.sum().item<double>();
+}
+
+double order_free_squared_norm(const std::vector<at::Tensor>& counted, comm::ProcessGroup* group) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> present = defined(counted);
+  double largest = largest_magnitude(present);
+  const auto over_ranks = [&](double* values, int64_t count, Reduction reduction) {
+    at::Tensor wire = at::from_blob(values, {count}, at::kDouble);
+    if (group != nullptr) all_reduce(wire, *group, reduction, {.tag = "gradient norm"});
+  };
+  over_ranks(&largest, 1, Reduction::max);
+  if (largest == 0 || !std::isfinite(largest)) return largest;
+  int exponent = 0;
+  std::frexp(largest, &exponent);
+  const double scale = std::ldexp(1.0, exponent);  // above the largest
+  std::array<double, kUnits> units{};
+  for (const at::Tensor& tensor : present) {
+    for (const at::Tensor& part : tensor.flatten().split(kElementsAtOnce)) add_squares(part, scale, units);
+  }
+  over_ranks(units.data(), kUnits, Reduction::sum);
+  double sum = 0;
+  for (int unit = kUnits; unit-- > 0;) sum = std::ldexp(sum + units[static_cast<size_t>(unit)], -kUnitBits);
+  return sum * scale * scale;
 }
 
 double clip_scale(double norm, double max_norm) {

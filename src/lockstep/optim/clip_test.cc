@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <limits>
 
 namespace lockstep::optim {
 namespace {
@@ -62,6 +63,33 @@ TEST(Clip, ReportsANormThatIsNotFiniteAndTouchesNothing) {
     std::vector<Tensor> gradients = {at::ones({3}), at::full({1}, bad)};
     EXPECT_FALSE(std::isfinite(clip_by_global_norm(gradients, 1)));
     EXPECT_TRUE(at::equal(gradients[0], at::ones({3})));
+  }
+}
+
+// In whatever pieces and order: the same bits, and the right ones.
+TEST(OrderFreeNorm, HasTheSameBitsHoweverElementsAreCut) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor whole = at::randn({10007}, type) * at::logspace(-12, 3, 10007, 10, type);
+    const double expected = order_free_squared_norm({whole});
+    const double near = whole.to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(expected / near, 1, 1e-14);
+    EXPECT_NE(squared_norm({whole}), squared_norm(whole.split(97))) << "the plain norm depends on the cut";
+    for (const int64_t cut : {1000, 97, 8}) {
+      EXPECT_EQ(order_free_squared_norm(whole.split(cut)), expected) << cut;
+      EXPECT_EQ(order_free_squared_norm(whole.flip(0).split(cut)), expected) << cut;
+    }
+  }
+}
+
+TEST(OrderFreeNorm, OfNothingZeroAndWhatIsNotFinite) {
+  EXPECT_EQ(order_free_squared_norm({}), 0);
+  EXPECT_EQ(order_free_squared_norm({at::Tensor(), at::zeros({0}), at::zeros({3})}), 0);
+  EXPECT_EQ(order_free_squared_norm({at::full({4}, 3.0)}), 36);
+  EXPECT_DOUBLE_EQ(order_free_squared_norm({at::full({2}, 1e-40f)}), 2 * std::pow(double{1e-40f}, 2));
+  EXPECT_DOUBLE_EQ(order_free_squared_norm({at::full({2}, 1e38f)}), 2 * std::pow(double{1e38f}, 2));
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_EQ(order_free_squared_norm({at::ones({2}), at::full({1}, bad)}), infinity) << bad;
   }
 }
 

@@ -26,7 +26,9 @@ void MasterWeights::take_gradients() {
 }
 
 void MasterWeights::drop_gradients() {
-  for (Parameter& master : masters_) master.tensor.mutable_grad().reset();
+  for (size_t i = 0; i < masters_.size(); ++i) {
+    if (!masters_[i].tensor.is_same(model_[i])) masters_[i].tensor.mutable_grad().reset();
+  }
 }
 
 void MasterWeights::publish() {

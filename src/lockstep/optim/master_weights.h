@@ -30,7 +30,7 @@ class MasterWeights {
   // (no copy), others widened.
   void take_gradients();
 
-  // Makes the masters' gradients undefined, and so frees widened ones.
+  // Makes the gradients of masters that are not the model's own tensors undefined, and so frees widened ones.
   void drop_gradients();
 
   // Rounds the masters (to nearest, ties to even) into the model's weights: after an update, and after anything else

@@ -1,5 +1,6 @@
 #include "lockstep/spec/plan.h"
 
+#include <bit>
 #include <limits>
 
 #include "lockstep/base/error.h"
@@ -72,9 +73,11 @@ void check_dealing(const RunPlan& plan, int64_t data, Rules& rules) {
                  text("makes ", count, " micro-batches of train.global_batch = ", train.global_batch,
                       ", fewer than the ", data, " data ranks"),
                  sizes([&](int64_t candidate) { return candidate >= data; }));
-  } else if (plan.parallel.reduction == Reduction::fixed_tree && plan.parallel.tensor > 1) {
-    rules.broken("parallel.reduction", "\"fixed_tree\"",
-                 "orders additions over data ranks, not those inside of layers: needs parallel.tensor = 1", "\"fast\"");
+  } else if (plan.parallel.reduction == Reduction::fixed_tree && plan.parallel.sequence_parallel) {
+    rules.broken(
+        "parallel.reduction", "\"fixed_tree\"",
+        "orders additions over data ranks; parallel.sequence_parallel adds gradients over tensor ranks among them",
+        "\"fast\", or parallel.sequence_parallel = false");
   } else if (plan.parallel.reduction == Reduction::fixed_tree && !fits_fixed_tree(count, data)) {
     const std::string ranks =
         nearest_values(data, 1, count, [&](int64_t candidate) { return fits_fixed_tree(count, candidate); });
@@ -130,13 +133,19 @@ void check_zero(const RunPlan& plan, int64_t data, Rules& rules) {
                  text("parallel.zero = ", parallel.zero, " keeps whole gradients between micro-batches anyway"),
                  "\"deferred\", or parallel.zero = 2");
   }
-  if (is_low(plan.train.precision) && parallel.zero > 0) {
-    rules.broken("train.precision", text('"', name(plan.train.precision), '"'),
-                 "parallel.zero > 0 shards no master weights yet", "\"fp32\", or parallel.zero = 0");
+  if (parallel.reduction != Reduction::fixed_tree || parallel.zero == 0) return;
+  if (parallel.gradient_reduction == GradientReduction::immediate) {
+    rules.broken("parallel.gradient_reduction", "\"immediate\"",
+                 "parallel.reduction = \"fixed_tree\" adds a rank's micro-batches before those of other ranks",
+                 "\"deferred\"");
   }
-  if (parallel.reduction == Reduction::fixed_tree && parallel.zero > 0) {
-    rules.broken("parallel.reduction", "\"fixed_tree\"", "adds whole gradients, which parallel.zero > 0 does not keep",
-                 "\"fast\", or parallel.zero = 0");
+  const auto is_power = [](int64_t candidate) { return std::has_single_bit(static_cast<uint64_t>(candidate)); };
+  if (group > 0 && group < data && data % group == 0 && !is_power(group)) {
+    rules.broken("parallel.zero_group", group,
+                 "parallel.reduction = \"fixed_tree\" adds over groups that are subtrees: a power of two of ranks",
+                 nearest_values(group, 1, data, [&](int64_t candidate) {
+                   return data % candidate == 0 && (is_power(candidate) || candidate == data);
+                 }));
   }
 }
 

@@ -18,6 +18,7 @@ at::ScalarType scalar_type(spec::Precision precision);
 
 // The whole model with its initial values, or with the weights that the plan names, and what is trained of it: the
 // model's own parameters, or their fp32 masters (optim/master_weights.h), which then hold the values to the last bit.
+// Sharded states keep shards of masters instead: then there are none here.
 struct Built {
   std::vector<nn::Parameter> masters;
   std::shared_ptr<nn::Transformer> model;

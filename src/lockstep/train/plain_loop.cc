@@ -84,7 +84,8 @@ RunRecord plain_loop(const spec::RunPlan& plan) {
     const Gradients of_masters = gradients_of(built.masters);
     optim::scale(of_masters, 1 / loss_scale.value());
     current.gradients = copy_gradients(built.masters);
-    current.grad_norm = optim::clip_by_global_norm(of_masters, plan.train.clip_norm);
+    current.grad_norm = std::sqrt(tree ? optim::order_free_squared_norm(of_masters) : optim::squared_norm(of_masters));
+    optim::scale(of_masters, optim::clip_scale(current.grad_norm, plan.train.clip_norm));
     loss_scale.update(std::isfinite(current.grad_norm));
     if (!std::isfinite(current.grad_norm)) continue;
     optimizer->step(lr_schedule.at(updates++));

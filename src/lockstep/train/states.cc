@@ -19,8 +19,8 @@ int64_t bucket_bytes(const spec::ParallelSpec& parallel) {
   return static_cast<int64_t>(parallel.bucket_mb * (1 << 20));
 }
 
-bool leaves_with(const GradientSet& set, const schedule::Action& action) {
-  return std::ranges::find(set.last_backwards, action) != set.last_backwards.end();
+bool is_fixed(const spec::RunPlan& plan) {
+  return plan.parallel.reduction == spec::Reduction::fixed_tree;
 }
 
 parallel::DataParallel::Half half_of(schedule::Action::Kind kind) {
@@ -29,8 +29,8 @@ parallel::DataParallel::Half half_of(schedule::Action::Kind kind) {
   return kind == schedule::Action::Kind::input_grad ? Half::first : Half::second;
 }
 
-bool fills_units(const spec::RunPlan& plan) {
-  return plan.parallel.zero == 3 && plan.model.weights.empty();
+bool leaves_with(const GradientSet& set, const schedule::Action& action) {
+  return std::ranges::find(set.last_backwards, action) != set.last_backwards.end();
 }
 
 // -- whole on every rank ---------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class Replicated final : public States {
                                         .gradient_type = gradient_type(context.plan.train),
                                         .bucket_bytes = bucket_bytes(parallel),
                                         .overlap = parallel.overlap,
-                                        .fixed_tree = parallel.reduction == spec::Reduction::fixed_tree,
+                                        .fixed_tree = is_fixed(context.plan),
                                         .finish_in_backward = false});
     }
   }
@@ -106,13 +106,15 @@ class Replicated final : public States {
     for (const spec::ParameterSpec& parameter : spec::parameters(context_.plan.model)) {
       if (parameter.tied_to.empty()) of_model.push_back(counted[parameter.name]);
     }
-    return optim::squared_norm_over_ranks(of_model, context_.model_group);
+    return is_fixed(context_.plan) ? optim::order_free_squared_norm(of_model, &context_.model_group)
+                                   : optim::squared_norm_over_ranks(of_model, context_.model_group);
   }
 
   void update(double lr, double gradient_scale) override {
     scale(gradient_scale);
     optimizer_->step(lr);
     master_weights_.publish();
+    master_weights_.drop_gradients();
   }
 
   std::string first_not_finite() override {
@@ -177,6 +179,7 @@ class Sharded final : public States, public nn::PartSeam {
       };
       sharded_.emplace_back(units_of(*context.built.model, set), *set.group, make, options_of(set));
     }
+    if (spec::is_low(context.plan.train.precision)) context.built.masters.clear();  // each rank has its shards of them
   }
 
   void zero_grad() override {
@@ -216,10 +219,19 @@ class Sharded final : public States, public nn::PartSeam {
     }
   }
 
-  void unscale(double factor) override { LOCKSTEP_CHECK(factor == 1, "losses of sharded states are not scaled"); }
+  void unscale(double factor) override {
+    for (auto& sharded : sharded_) sharded.unscale(factor);
+  }
 
   // A set whose ranks are also tensor ranks has added over them already: the first of them counts it.
   double squared_gradient_norm() override {
+    if (is_fixed(context_.plan)) {
+      std::vector<at::Tensor> counted;
+      for (auto& sharded : sharded_) {
+        for (const at::Tensor& piece : sharded.counted_gradient()) counted.push_back(piece);
+      }
+      return optim::order_free_squared_norm(counted, &context_.world);
+    }
     double own = 0;
     size_t index = 0;
     for (auto& sharded : sharded_) {
@@ -281,8 +293,10 @@ class Sharded final : public States, public nn::PartSeam {
     parallel::ShardedDataParallelOptions options{.stage = static_cast<int>(plan.parallel.zero),
                                                  .shard_ranks = static_cast<int>(plan.parallel.zero_group) * others,
                                                  .reduction = comm::Reduction::sum,
-                                                 .bucket_bytes = bucket_bytes(plan.parallel),
+                                                 .gradient_type = gradient_type(plan.train),
+                                                 .bucket_bytes = bytes_of_weights(plan),
                                                  .overlap = plan.parallel.overlap,
+                                                 .fixed_tree = is_fixed(plan),
                                                  .keep_gathered = plan.parallel.gather == spec::Gather::stage,
                                                  .finish_in_backward = false};
     std::map<std::string, size_t> index_of;
@@ -292,17 +306,28 @@ class Sharded final : public States, public nn::PartSeam {
         return context_.places[index_of.at(name)].counted_in_norm;
       };
     }
-    if (fills_units(plan)) {
-      options.fill = [this, index_of](const std::string& name) { fill(index_of.at(name)); };
-    }
+    options.fill = [this, index_of](const std::string& name, const at::Tensor& values) {
+      fill(index_of.at(name), values);
+    };
     return options;
   }
 
-  // The initial values of what this rank holds; padding is zero.
-  void fill(size_t index) const {
+  // Buckets are measured in gradients, which may be wider than their weights.
+  static int64_t bytes_of_weights(const spec::RunPlan& plan) {
+    const auto weight = static_cast<int64_t>(at::elementSize(scalar_type(plan.train.precision)));
+    const auto gradient = static_cast<int64_t>(at::elementSize(gradient_type(plan.train)));
+    return bucket_bytes(plan.parallel) * weight / gradient;
+  }
+
+  // What this rank begins with: what was loaded, or initial values, with zeros as padding.
+  void fill(size_t index, const at::Tensor& values) const {
+    if (!context_.plan.model.weights.empty()) {
+      values.copy_(context_.built.masters[index].tensor.detach());
+      return;
+    }
     const auto& [spec, tensor, region] = context_.built.model->parameter_list()[index];
-    tensor.detach().zero_();
-    at::Tensor slice = nn::without_padding(tensor.detach(), region);
+    values.zero_();
+    at::Tensor slice = nn::without_padding(values, region);
     nn::fill_initial(slice, spec, static_cast<uint64_t>(context_.plan.train.seed), region.offset);
   }
 
@@ -330,14 +355,16 @@ class Sharded final : public States, public nn::PartSeam {
 
 Built build_for_states(const spec::RunPlan& plan, const std::vector<spec::ParameterSpec>& held,
                        const std::vector<spec::ParameterPlace>& places, at::Device device) {
-  if (!fills_units(plan)) return build(plan, held, places, device);
-  Built built;
+  if (plan.parallel.zero == 0 || !plan.model.weights.empty()) return build(plan, held, places, device);
   const at::TensorOptions options = at::TensorOptions(device).dtype(scalar_type(plan.train.precision));
+  std::vector<nn::Parameter> parameters;
   for (const spec::ParameterSpec& spec : held) {
-    const spec::ParameterPlace& place = places.at(built.masters.size());
-    built.masters.push_back({spec, parallel::without_memory(place.shape, options).requires_grad_(), place.region});
+    const spec::ParameterPlace& place = places.at(parameters.size());
+    parameters.push_back({spec, parallel::without_memory(place.shape, options).requires_grad_(), place.region});
   }
-  built.model = std::make_shared<nn::Transformer>(plan.model, built.masters);
+  Built built;
+  if (!spec::is_low(plan.train.precision)) built.masters = parameters;
+  built.model = std::make_shared<nn::Transformer>(plan.model, std::move(parameters));
   return built;
 }
 

@@ -52,7 +52,7 @@ class States {
 // What states are made from; all of it must outlive them.
 struct StatesContext {
   const spec::RunPlan& plan;
-  const Built& built;
+  Built& built;                                     // sharded states take the masters of low precision out of it
   const std::vector<spec::ParameterPlace>& places;  // of the model's parameters
   comm::ProcessGroup& world;
   comm::ProcessGroup& data_group;
@@ -62,8 +62,8 @@ struct StatesContext {
 };
 std::unique_ptr<States> make_states(const StatesContext& context);
 
-// As build(); but where states shard parameters, these have no memory before states are made: no rank ever holds its
-// part whole. With plan.model.weights it is read whole first.
+// As build(); but sharded states give parameters their values, and memory, one by one: no rank ever holds whole what it
+// is to share. With plan.model.weights it is read whole first.
 Built build_for_states(const spec::RunPlan& plan, const std::vector<spec::ParameterSpec>& held,
                        const std::vector<spec::ParameterPlace>& places, at::Device device);
 

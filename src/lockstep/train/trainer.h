@@ -64,7 +64,7 @@ class Trainer : private parallel::StageWork {
 
   // What this rank holds of it.
   const nn::Transformer& model() const { return *model_; }
-  // What is trained, saved and compared: the model's parameters or their fp32 masters.
+  // What is trained, saved and compared: the model's parameters or their fp32 masters; none where these are sharded.
   const std::vector<nn::Parameter>& masters() const { return built_.masters; }
   int64_t updates() const { return updates_done_; }  // steps that were not skipped
   // The step, as this rank's pipeline runs it.

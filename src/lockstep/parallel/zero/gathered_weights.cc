@@ -47,14 +47,9 @@ GatheredWeights::GatheredWeights(std::span<const at::Tensor> parameters, std::sp
 void GatheredWeights::keep_slices(Unit& unit) {
   take_buffer(unit);
   for_each_parameter(unit, [&](size_t index, const at::Tensor& home) {
+    options_.set_values(index, home);
     at::Tensor parameter = parameters_[index];
-    if (options_.fill) {
-      parameter.set_data(home);
-      options_.fill(index);
-    } else {
-      home.copy_(parameter);
-      parameter.set_data(home);
-    }
+    parameter.set_data(home);
   });
   int64_t offset = 0;
   for (const size_t flat : unit.flats) {

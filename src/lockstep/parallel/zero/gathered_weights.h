@@ -27,12 +27,12 @@ class GatheredWeights {
   struct Options {
     bool prefetch = true;
     bool keep = false;  // gathered units stay so until the step ends
-    // Fills a parameter that has no values yet: its storage is the unit's buffer then. Null: parameters have values.
-    std::function<void(size_t parameter)> fill;
+    // Writes a parameter's values into `home`, of its sizes and type.
+    std::function<void(size_t parameter, const at::Tensor& home)> set_values;
   };
 
-  // Takes the parameters' values (or fills them), keeps this rank's slices and leaves them without memory: at no time
-  // is more than one unit whole beside what was whole before. All of it must outlive this.
+  // Has the parameters' values set, keeps this rank's slices and leaves the parameters without memory: at no time is
+  // more than one unit whole beside what was whole before. All of it must outlive this.
   GatheredWeights(std::span<const at::Tensor> parameters, std::span<const Flat> flats, const ShardGroups& groups,
                   Options options);
 

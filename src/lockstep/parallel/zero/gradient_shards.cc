@@ -24,6 +24,7 @@ GradientShards::GradientShards(std::span<const at::Tensor> parameters, std::span
       pool_(groups.all()),
       arrivals_(arrivals_of(names, options.arrivals)),
       states_(flats.size()),
+      trees_(options.fixed_tree ? flats.size() : 0),
       place_of_parameter_(parameters.size()),
       contributed_(parameters.size(), false) {
   for (size_t flat = 0; flat < flats.size(); ++flat) {
@@ -42,20 +43,24 @@ void GradientShards::reset(size_t flat) {
   state.sent = false;
 }
 
+at::ScalarType GradientShards::type_of(size_t flat) const {
+  return options_.gradient_type.value_or(flats_[flat].plan.type);
+}
+
 void GradientShards::open(size_t flat) {
   const BucketPlan& plan = flats_[flat].plan;
   State& state = states_[flat];
   if (options_.keep_whole) {
-    state.whole = flat_zeros(plan.elements, plan.type, plan.device, groups_.all());
+    state.whole = flat_zeros(plan.elements, type_of(flat), plan.device, groups_.all());
   } else {
-    const int64_t bytes = flats_[flat].bytes();
+    const int64_t bytes = plan.elements * static_cast<int64_t>(at::elementSize(type_of(flat)));
     state.buffer = pool_.take_free(bytes, plan.device);
     while (!state.buffer.defined() && under_way_.size() > kUnderWay) {
       collect_oldest();
       state.buffer = pool_.take_free(bytes, plan.device);
     }
     if (!state.buffer.defined()) state.buffer = pool_.take(bytes, plan.device);
-    state.whole = part_of(state.buffer, 0, plan.elements, plan.type);
+    state.whole = part_of(state.buffer, 0, plan.elements, type_of(flat));
   }
   state.gradients.clear();
   for (const BucketSlot& slot : plan.slots) {
@@ -85,8 +90,33 @@ void GradientShards::arrived(size_t parameter, bool reduce) {
   contributed_[parameter] = true;
   if (!reduce || state.awaited[slot] == 0 || --state.awaited[slot] > 0) return;
   --state.missing;
-  while (options_.overlap && next_ < flats_.size() && (states_[next_].missing == 0 || !flats_[next_].trained)) {
+  const bool overlaps = options_.overlap && !options_.fixed_tree;
+  while (overlaps && next_ < flats_.size() && (states_[next_].missing == 0 || !flats_[next_].trained)) {
     launch(next_++);
+  }
+}
+
+void GradientShards::end_microbatch() {
+  const torch::NoGradGuard no_grad;
+  for (size_t flat = 0; flat < flats_.size(); ++flat) {
+    if (!flats_[flat].trained) continue;
+    State& state = states_[flat];
+    if (!state.whole.defined()) open(flat);
+    take_from_parameters(flat);
+    trees_[flat].push(microbatches_, state.whole);
+    if (!options_.keep_whole) close(state);
+  }
+  ++microbatches_;
+}
+
+// Parameters have no gradients any more; where they had none, the flat has zeros.
+void GradientShards::take_from_parameters(size_t flat) {
+  State& state = states_[flat];
+  const auto& slots = flats_[flat].plan.slots;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    at::Tensor& gradient = parameters_[slots[slot].parameter].mutable_grad();
+    if (!gradient.defined()) state.gradients[slot].zero_();
+    gradient = at::Tensor();
   }
 }
 
@@ -95,11 +125,10 @@ void GradientShards::launch(size_t flat) {
   const torch::NoGradGuard no_grad;
   State& state = states_[flat];
   if (!state.whole.defined()) open(flat);
-  const auto& slots = flats_[flat].plan.slots;
-  for (size_t slot = 0; slot < slots.size(); ++slot) {
-    at::Tensor& gradient = parameters_[slots[slot].parameter].mutable_grad();
-    if (!gradient.defined()) state.gradients[slot].zero_();
-    gradient = at::Tensor();
+  if (options_.fixed_tree) {
+    trees_[flat].fold_into(state.whole);
+  } else {
+    take_from_parameters(flat);
   }
   at::Tensor own = own_slice(flat);
   const std::string tag = text("gradients ", flats_[flat].name);
@@ -143,6 +172,7 @@ void GradientShards::finish() {
   while (!under_way_.empty()) collect_oldest();
   for (size_t flat = 0; flat < flats_.size(); ++flat) reset(flat);
   next_ = 0;
+  microbatches_ = 0;
   finished_ = true;
 }
 
@@ -168,6 +198,8 @@ void GradientShards::clear() {
     if (!options_.keep_whole) close(state);
   }
   std::fill(contributed_.begin(), contributed_.end(), false);
+  trees_.assign(trees_.size(), {});
+  microbatches_ = 0;
   for (size_t flat = 0; flat < flats_.size(); ++flat) reset(flat);
   next_ = 0;
   finished_ = false;

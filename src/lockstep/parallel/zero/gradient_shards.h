@@ -11,11 +11,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/parallel/data/backward_hooks.h"
+#include "lockstep/parallel/data/microbatch_tree.h"
 #include "lockstep/parallel/zero/buffer_pool.h"
 #include "lockstep/parallel/zero/flat.h"
 #include "lockstep/parallel/zero/shard_groups.h"
@@ -27,7 +29,9 @@ class GradientShards {
   struct Options {
     bool keep_whole = false;  // stage 1
     comm::Reduction reduction = comm::Reduction::average;
-    bool overlap = true;  // false: everything leaves in finish()
+    bool overlap = true;      // false: everything leaves in finish()
+    bool fixed_tree = false;  // micro-batches are added in a fixed tree; everything leaves in finish()
+    std::optional<at::ScalarType> gradient_type{};  // of flats and shards; absent: each parameter's own
     Arrivals arrivals{};
   };
 
@@ -38,6 +42,9 @@ class GradientShards {
   // A backward has completed parameters[parameter].grad(), which moves to its flat. With `reduce` the flat leaves once
   // all of its gradients have arrived.
   void arrived(size_t parameter, bool reduce);
+
+  // With fixed_tree: the gradients of a micro-batch are complete, and go to the trees.
+  void end_microbatch();
 
   // Every flat leaves, gradients that this rank lacks as zeros, and is waited for.
   void finish();
@@ -73,7 +80,9 @@ class GradientShards {
     size_t flat, slot;
   };
 
+  at::ScalarType type_of(size_t flat) const;
   void open(size_t flat);
+  void take_from_parameters(size_t flat);
   void launch(size_t flat);
   void collect_oldest();
   void close(State& state);
@@ -88,6 +97,8 @@ class GradientShards {
   BufferPool pool_;
   std::vector<int> arrivals_;  // by parameter
   std::vector<State> states_;
+  std::vector<MicrobatchTree> trees_;  // by flat, with fixed_tree
+  int64_t microbatches_ = 0;           // that are in them
   std::vector<Place> place_of_parameter_;
   std::vector<bool> contributed_;
   size_t next_ = 0;               // flats are sent in order, so that ranks agree

@@ -72,17 +72,21 @@ ShardedDataParallel::ShardedDataParallel(const std::vector<ShardedUnit>& units, 
 
 void ShardedDataParallel::start(const MakeOptimizer& make_optimizer) {
   make_flats();
+  masters_ = std::make_unique<MasterShards>(units_.tensors, flats_, options_.master_weights);
+  const auto values = [this](size_t parameter, const Tensor& home) { set_values(parameter, home); };
   if (options_.stage == 3) {
-    GatheredWeights::Options gathering{.prefetch = options_.overlap, .keep = options_.keep_gathered};
-    if (options_.fill) gathering.fill = [this](size_t parameter) { options_.fill(units_.names[parameter]); };
-    gathered_ = std::make_unique<GatheredWeights>(units_.tensors, flats_, groups_, std::move(gathering));
+    gathered_ = std::make_unique<GatheredWeights>(
+        units_.tensors, flats_, groups_,
+        GatheredWeights::Options{.prefetch = options_.overlap, .keep = options_.keep_gathered, .set_values = values});
   } else {
-    whole_weights_ = std::make_unique<WholeWeights>(units_.tensors, flats_, groups_);
+    whole_weights_ = std::make_unique<WholeWeights>(units_.tensors, flats_, groups_, values);
   }
   gradients_ = std::make_unique<GradientShards>(units_.tensors, units_.names, flats_, groups_,
                                                 GradientShards::Options{.keep_whole = options_.stage == 1,
                                                                         .reduction = options_.reduction,
                                                                         .overlap = options_.overlap,
+                                                                        .fixed_tree = options_.fixed_tree,
+                                                                        .gradient_type = options_.gradient_type,
                                                                         .arrivals = options_.arrivals});
   make_pieces(make_optimizer);
   used_.assign(units_.tensors.size(), false);
@@ -118,8 +122,25 @@ void ShardedDataParallel::make_flats() {
   }
 }
 
+// Masters keep what rounding takes from the weights.
+void ShardedDataParallel::set_values(size_t parameter, const Tensor& home) {
+  const Tensor& old = units_.tensors[parameter];
+  const bool has_masters = masters_->has(parameter), fills = options_.fill && old.requires_grad();
+  Tensor values = fills ? home : old.detach();
+  if (fills && has_masters) {
+    values = view_like(old, at::empty({old.numel()}, at::TensorOptions(old.device()).dtype(at::kFloat)), 0);
+  }
+  if (fills) options_.fill(units_.names[parameter], values);
+  if (!values.is_same(home)) home.copy_(values);
+  if (has_masters) masters_->keep(parameter, fills ? values : home);
+}
+
 const Tensor& ShardedDataParallel::slice(size_t flat) const {
   return gathered_ != nullptr ? gathered_->slice(flat) : whole_weights_->slice(flat);
+}
+
+const Tensor& ShardedDataParallel::trained(size_t flat) const {
+  return masters_->shard(flat).defined() ? masters_->shard(flat) : slice(flat);
 }
 
 void ShardedDataParallel::make_pieces(const MakeOptimizer& make_optimizer) {
@@ -127,13 +148,13 @@ void ShardedDataParallel::make_pieces(const MakeOptimizer& make_optimizer) {
   for (size_t flat = 0; flat < flats_.size(); ++flat) {
     if (!flats_[flat].trained) continue;
     for (const Piece& piece : flats_[flat].pieces) {
-      const Tensor tensor = slice(flat).narrow(0, piece.in_slice, piece.count);
+      const Tensor tensor = trained(flat).narrow(0, piece.in_slice, piece.count);
       owned_.push_back({flat, piece, tensor});
       parameters.push_back({units_.names[piece.parameter], tensor, units_.decay[piece.parameter]});
     }
   }
   optimizer_ = make_optimizer(std::move(parameters));
-  const auto type = flats_.empty() ? at::kFloat : flats_.front().plan.type;
+  const auto type = flats_.empty() ? at::kFloat : trained(0).scalar_type();
   state_kinds_ = make_optimizer({{.name = "", .tensor = at::zeros({1}, type)}})->state();
 }
 
@@ -186,19 +207,24 @@ Tensor ShardedDataParallel::forward(const Tensor& input) {
 }
 
 void ShardedDataParallel::on_gradient(size_t parameter) {
-  if (agreed_) {
+  if (gradient_ != Gradient::reduced) {
     throw Unsupported(text("ShardedDataParallel: ", units_.names[parameter],
                            " receives a gradient after the step's norm or update; call zero_grad() first"));
   }
   gradients_->arrived(parameter, !accumulate_only_);
-  if (!accumulate_only_ && options_.finish_in_backward) {
-    end_of_backward_.call([this] { finish(); });
+  if (options_.fixed_tree || (!accumulate_only_ && options_.finish_in_backward)) {
+    end_of_backward_.call([this] { end_of_backward(); });
   }
   if (gathered_ == nullptr) return;
   UnitUse& use = uses_[unit_of_parameter_[parameter]];
   if (--use.missing > 0) return;
   use.missing = use.gradients;
   if (use.releases) gathered_->release(unit_of_parameter_[parameter]);
+}
+
+void ShardedDataParallel::end_of_backward() {
+  if (options_.fixed_tree) gradients_->end_microbatch();
+  if (!accumulate_only_ && options_.finish_in_backward) finish();
 }
 
 void ShardedDataParallel::finish() {
@@ -209,33 +235,59 @@ void ShardedDataParallel::finish() {
 // -- the step --------------------------------------------------------------------------------------------------------
 
 void ShardedDataParallel::add_gradients_over(comm::ProcessGroup& holders) {
-  LOCKSTEP_CHECK(!agreed_, "gradients that are tied are added before their norm is taken");
+  LOCKSTEP_CHECK(gradient_ == Gradient::reduced, "gradients that are tied are added before their norm is taken");
   gradients_->add_over(holders, comm::Reduction::sum);
+}
+
+// The pieces that this rank updates get their gradients, in their own type.
+void ShardedDataParallel::take_gradients() {
+  if (gradient_ != Gradient::reduced) return;
+  const torch::NoGradGuard no_grad;
+  gradients_->add_replicas();
+  for (const OwnedPiece& owned : owned_) {
+    const Tensor shard = gradients_->shard(owned.flat).narrow(0, owned.piece.in_slice, owned.piece.count);
+    owned.tensor.mutable_grad() = shard.to(owned.tensor.scalar_type());
+  }
+  gradient_ = Gradient::taken;
+}
+
+void ShardedDataParallel::unscale(double factor) {
+  LOCKSTEP_CHECK(gradient_ < Gradient::agreed, "the norm is that of the unscaled gradient");
+  take_gradients();
+  scale_owned(factor);
 }
 
 // One all-reduce tells every rank the norm and which parameters some rank has used.
 void ShardedDataParallel::agree() {
-  if (agreed_) return;
+  if (gradient_ >= Gradient::agreed) return;
+  take_gradients();
   const torch::NoGradGuard no_grad;
-  gradients_->add_replicas();
-  std::vector<Tensor> own, counted;
-  for (const OwnedPiece& owned : owned_) {
-    own.push_back(gradients_->shard(owned.flat).narrow(0, owned.piece.in_slice, owned.piece.count));
-    const bool counts = !options_.counted_in_norm || options_.counted_in_norm(units_.names[owned.piece.parameter]);
-    if (counts && groups_.counts()) counted.push_back(own.back());
-  }
-  std::vector<double> values{optim::squared_norm(counted)};
+  std::vector<double> values{optim::squared_norm(counted_pieces())};
   for (const bool contributed : gradients_->contributed()) values.push_back(contributed ? 1 : 0);
   Tensor wire = at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble);
   all_reduce(wire, groups_.all(), comm::Reduction::sum, {.tag = "norm"});
 
   squared_norm_ = values.front();
   for (size_t i = 0; i < used_.size(); ++i) used_[i] = values[i + 1] != 0;
-  for (size_t i = 0; i < owned_.size(); ++i) {
-    owned_[i].tensor.mutable_grad() = used_[owned_[i].piece.parameter] ? own[i] : Tensor();
+  for (const OwnedPiece& owned : owned_) {
+    if (!used_[owned.piece.parameter]) owned.tensor.mutable_grad() = Tensor();
   }
   broadcast_tensors(module_buffers_, groups_.all());
-  agreed_ = true;
+  gradient_ = Gradient::agreed;
+}
+
+std::vector<Tensor> ShardedDataParallel::counted_pieces() const {
+  std::vector<Tensor> counted;
+  for (const OwnedPiece& owned : owned_) {
+    const bool counts = !options_.counted_in_norm || options_.counted_in_norm(units_.names[owned.piece.parameter]);
+    if (counts && groups_.counts()) counted.push_back(owned.tensor.grad());
+  }
+  return counted;
+}
+
+std::vector<Tensor> ShardedDataParallel::counted_gradient() {
+  agree();
+  return counted_pieces();
 }
 
 double ShardedDataParallel::squared_norm() {
@@ -249,6 +301,10 @@ double ShardedDataParallel::grad_norm() {
 
 void ShardedDataParallel::scale_gradient(double factor) {
   agree();
+  scale_owned(factor);
+}
+
+void ShardedDataParallel::scale_owned(double factor) {
   std::vector<Tensor> gradients;
   for (const OwnedPiece& owned : owned_) gradients.push_back(owned.tensor.grad());
   optim::scale(gradients, factor);
@@ -263,7 +319,12 @@ double ShardedDataParallel::clip(double max_norm) {
 void ShardedDataParallel::step(double lr) {
   const torch::NoGradGuard no_grad;
   agree();
+  const auto weights = [this](size_t flat) -> const Tensor& { return slice(flat); };
+  if (gathered_ == nullptr) masters_->take_written(weights);
   optimizer_->step(lr);
+  masters_->publish(weights);
+  drop_owned_gradients();  // those that were widened take memory
+  gradient_ = Gradient::used;
   if (gathered_ != nullptr) {
     gathered_->end_step();
   } else {
@@ -271,11 +332,15 @@ void ShardedDataParallel::step(double lr) {
   }
 }
 
-void ShardedDataParallel::zero_grad() {
+void ShardedDataParallel::drop_owned_gradients() {
   for (const OwnedPiece& owned : owned_) owned.tensor.mutable_grad() = Tensor();
+}
+
+void ShardedDataParallel::zero_grad() {
+  drop_owned_gradients();
   gradients_->clear();
   if (gathered_ != nullptr) gathered_->end_step();  // also of a step that was skipped
-  agreed_ = false;
+  gradient_ = Gradient::reduced;
 }
 
 std::string ShardedDataParallel::first_not_finite() {

@@ -5,7 +5,10 @@
 //   stage 2   and the gradients                               4P + 12P/p, and flats under way
 //   stage 3   and the parameters, gathered unit by unit       16P/p, and at most two units
 //
-// and sends 2P (p-1)/p elements a step in stages 1 and 2, as without sharding, and 3P (p-1)/p in stage 3
+// Weights of bf16 and fp16 have fp32 masters, in shards from stage 1 on: with gradients of the weights' type 4P +
+// 12P/p, 2P + 14P/p and 16P/p bytes, with gradients in fp32 6P + 12P/p, 2P + 16P/p and 18P/p.
+//
+// A rank sends 2P (p-1)/p elements a step in stages 1 and 2, as without sharding, and 3P (p-1)/p in stage 3
 // (docs/zero.md).
 //
 //   torch::nn::Sequential net(...);                                       // its children are the units of stage 3
@@ -37,6 +40,7 @@
 #include "lockstep/parallel/data/module_state.h"
 #include "lockstep/parallel/zero/gathered_weights.h"
 #include "lockstep/parallel/zero/gradient_shards.h"
+#include "lockstep/parallel/zero/master_shards.h"
 #include "lockstep/parallel/zero/units.h"
 #include "lockstep/parallel/zero/whole_weights.h"
 
@@ -46,8 +50,13 @@ struct ShardedDataParallelOptions {
   int stage = 3;
   int shard_ranks = 0;  // hybrid: consecutive ranks that share one copy of the states; 0: all
   comm::Reduction reduction = comm::Reduction::average;  // or sum
-  int64_t bucket_bytes = int64_t{25} << 20;              // stages 1 and 2
-  bool overlap = true;                                   // false: gather when used, reduce after backward
+  // Of accumulated and reduced gradients; absent: each parameter's own. With fp32, bf16 and fp16 parameters have fp32
+  // gradients, as of DataParallel.
+  std::optional<at::ScalarType> gradient_type{};
+  bool master_weights = true;                // the optimizer updates fp32 masters of bf16 and fp16 parameters
+  int64_t bucket_bytes = int64_t{25} << 20;  // stages 1 and 2; of weights
+  bool overlap = true;                       // false: gather when used, reduce after backward
+  bool fixed_tree = false;         // add micro-batches in a fixed tree (microbatch_tree.h); no overlap of gradients
   bool keep_gathered = false;      // stage 3: a unit is gathered once a step and stays until its end
   bool finish_in_backward = true;  // false: the caller calls finish() after the last backward
   Arrivals arrivals{};             // of each parameter's gradient
@@ -56,11 +65,12 @@ struct ShardedDataParallelOptions {
   std::function<bool(const std::string& name, const at::Tensor& parameter)> decay;
   // Which of a rank's parameters count in the norm, where ranks of other groups hold the same; absent: all.
   std::function<bool(const std::string& name)> counted_in_norm;
-  // Fills parameters that have no values yet (GatheredWeights::Options::fill), by name. Stage 3.
-  std::function<void(const std::string& name)> fill;
+  // Gives trained parameters their values, instead of those that they have: into `values`, of the parameter's sizes,
+  // fp32 where it has masters. One parameter's exist at a time. Parameters may be without memory.
+  std::function<void(const std::string& name, const at::Tensor& values)> fill;
 };
 
-// A parameter without memory: its sizes alone, until stage 3 gathers it.
+// A parameter without memory: its sizes alone, until it is filled and, in stage 3, gathered.
 at::Tensor without_memory(at::IntArrayRef sizes, at::TensorOptions options);
 
 class ShardedDataParallel {
@@ -123,15 +133,21 @@ class ShardedDataParallel {
 
   // Adds the shards of ranks that hold the same slices for another part of the model; before anything below.
   void add_gradients_over(comm::ProcessGroup& holders);
+  // Before the norm, where the loss was multiplied by something: multiplies the gradient, in the masters' type, by
+  // `factor`, its inverse.
+  void unscale(double factor);
   // Of the whole gradient: every element counts once. Not finite on all ranks when it is on one.
   double grad_norm();
+  // What of it this rank counts: over all ranks each element once.
+  std::vector<at::Tensor> counted_gradient();
   double squared_norm();
   // Multiplies the gradient by `factor`.
   void scale_gradient(double factor);
   // Both: holds the norm at max_norm (optim::clip_scale) and returns what it was.
   double clip(double max_norm);
   // Updates the shards and, in stages 1 and 2, gives every rank all of the new weights. A parameter that no rank used
-  // keeps its value and its state. Broadcasts rank 0's buffers.
+  // keeps its value and its state. Broadcasts rank 0's buffers. Stages 1 and 2: parameters that were written into since
+  // the last step (by every rank alike) are what is updated.
   void step(double lr);
   void zero_grad();
 
@@ -141,9 +157,9 @@ class ShardedDataParallel {
   // -- whole tensors, by parameter; collective
   // -------------------------------------------------------------------------
 
-  // On every rank, or on the rank of its shard group alone: the others get none.
+  // On every rank, or on the rank of its shard group alone: the others get none. Masters where there are some.
   std::vector<NamedTensor> parameters(std::optional<int> only_on = {});
-  std::vector<NamedTensor> gradients();  // of an unused parameter zeros
+  std::vector<NamedTensor> gradients();  // before step(), in the masters' type; of an unused parameter zeros
   std::vector<NamedTensor> state();      // "name/exp_avg", in the optimizer's order; a number per parameter: [ ]
 
   // -- what it costs
@@ -162,11 +178,19 @@ class ShardedDataParallel {
   void make_flats();
   void make_pieces(const MakeOptimizer& make_optimizer);
   void on_gradient(size_t parameter);
+  void set_values(size_t parameter, const at::Tensor& home);
+  void take_gradients();
+  void scale_owned(double factor);
+  void drop_owned_gradients();
   void agree();
+  std::vector<at::Tensor> counted_pieces() const;
+  void end_of_backward();
+  // What this rank owns of a flat: its weights, and what the optimizer updates, which may be their masters.
   const at::Tensor& slice(size_t flat) const;
+  const at::Tensor& trained(size_t flat) const;
 
   // Whole tensors by parameter, of what each rank puts into its slices; undefined for parameters in no flat, and for
-  // ranks that are to get none. Without a type of the flat's.
+  // ranks that are to get none. Without a type of what is trained.
   using FillSlice = std::function<void(size_t flat, at::Tensor& slice)>;
   std::vector<at::Tensor> whole(std::optional<at::ScalarType> type, const FillSlice& fill,
                                 std::optional<int> only_on = {});
@@ -180,6 +204,7 @@ class ShardedDataParallel {
   std::vector<size_t> unit_of_parameter_;  // stage 3
   std::vector<Flat> flats_;                // in the order in which backward completes them
 
+  std::unique_ptr<MasterShards> masters_;
   std::unique_ptr<WholeWeights> whole_weights_;
   std::unique_ptr<GatheredWeights> gathered_;
   std::unique_ptr<GradientShards> gradients_;
@@ -187,7 +212,7 @@ class ShardedDataParallel {
   struct OwnedPiece {
     size_t flat;
     Piece piece;
-    at::Tensor tensor;  // [count], part of the slice; grad() is set before each update
+    at::Tensor tensor;  // [count], part of what is trained; grad() is set before each update
   };
   std::vector<OwnedPiece> owned_;          // as the optimizer has them
   std::vector<optim::State> state_kinds_;  // what the optimizer keeps for a parameter of one element
@@ -202,7 +227,7 @@ class ShardedDataParallel {
     bool releases = false;  // backward passes no input on which it would show that the unit is done
   };
   std::vector<UnitUse> uses_;
-  bool agreed_ = false;
+  enum class Gradient { reduced, taken, agreed, used } gradient_ = Gradient::reduced;  // how far the step is with it
   std::vector<bool> used_;  // by parameter: some rank had a gradient
   double squared_norm_ = 0;
   std::list<GradientHook> hooks_;

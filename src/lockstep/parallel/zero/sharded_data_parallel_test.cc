@@ -431,6 +431,31 @@ TEST(ShardedDataParallel, AGradientThatIsNotFiniteOnOneRankIsSeenByAll) {
   }
 }
 
+// Eight micro-batches whose sum depends on the order: with fixed_tree it does not depend on the ranks.
+TEST(ShardedDataParallel, FixedTreeGivesTheSameBitsOn1And2And4Ranks) {
+  const Tensor gradients =
+      numbers({8}, 5).to(at::kFloat) * at::tensor({1e4f, 1.f, 1e-3f, 1e5f, 1.f, 1e2f, 1e-4f, 10.f});
+  const auto at = [&](int64_t i) { return gradients[i]; };
+  const Tensor expected = ((at(0) + at(1)) + (at(2) + at(3))) + ((at(4) + at(5)) + (at(6) + at(7)));
+  for (const int stage : {1, 2, 3}) {
+    for (const int ranks : {1, 2, 4}) {
+      on_ranks(ranks, [&](ProcessGroup& world) {
+        const Tensor weight = at::ones({3}).requires_grad_();
+        ShardedDataParallel sharded({{"all", {{"weight", weight}}}}, world, adamw,
+                                    {.stage = stage, .reduction = comm::Reduction::sum, .fixed_tree = true});
+        const Tensor own = gradients.chunk(ranks)[world.rank()];
+        for (int64_t i = 0; i < own.numel(); ++i) {
+          std::optional<ShardedDataParallel::NoSync> local_only;
+          if (i + 1 < own.numel()) local_only.emplace(sharded);
+          const Tensor x = at::ones({}).requires_grad_();
+          sharded.run("all", x, [&](const Tensor& in) { return in + (weight * own[i]).sum(); }).backward();
+        }
+        EXPECT_TRUE(at::equal(sharded.gradients()[0].tensor, expected.expand({3}))) << stage << " on " << ranks;
+      });
+    }
+  }
+}
+
 std::string refusal(ShardedDataParallelOptions options, bool sequential = true) {
   std::string message = "accepted";
   on_ranks(2, [&](ProcessGroup& world) {

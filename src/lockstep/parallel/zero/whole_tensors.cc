@@ -15,7 +15,7 @@ std::vector<Tensor> ShardedDataParallel::whole(std::optional<at::ScalarType> typ
   std::vector<Tensor> result(units_.tensors.size());
   for (size_t index = 0; index < flats_.size(); ++index) {
     const Flat& flat = flats_[index];
-    const auto options = at::TensorOptions(flat.plan.device).dtype(type.value_or(flat.plan.type));
+    const auto options = at::TensorOptions(flat.plan.device).dtype(type.value_or(trained(index).scalar_type()));
     Tensor own = at::zeros({flat.slice}, options), all;
     fill(index, own);
     if (!only_on || group.rank() == *only_on) all = at::empty({flat.plan.elements}, options);
@@ -33,11 +33,12 @@ std::vector<Tensor> ShardedDataParallel::whole(std::optional<at::ScalarType> typ
 }
 
 std::vector<NamedTensor> ShardedDataParallel::parameters(std::optional<int> only_on) {
-  std::vector<Tensor> tensors;
-  if (gathered_ == nullptr) {
-    for (const Tensor& parameter : units_.tensors) tensors.push_back(parameter.detach());
-  } else {
-    tensors = whole({}, [&](size_t flat, Tensor& own) { own.copy_(slice(flat)); }, only_on);
+  std::vector<Tensor> tensors(units_.tensors.size());
+  const bool in_shards = gathered_ != nullptr || masters_->any();
+  if (in_shards) tensors = whole({}, [&](size_t flat, Tensor& own) { own.copy_(trained(flat)); }, only_on);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const bool held_whole = gathered_ == nullptr && (!in_shards || !units_.tensors[i].requires_grad());
+    if (held_whole) tensors[i] = units_.tensors[i].detach();
   }
   std::vector<NamedTensor> result;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -48,8 +49,14 @@ std::vector<NamedTensor> ShardedDataParallel::parameters(std::optional<int> only
 
 std::vector<NamedTensor> ShardedDataParallel::gradients() {
   agree();
+  if (gradient_ == Gradient::used) {
+    throw Unsupported("ShardedDataParallel::gradients: the update has used them up; call it before step()");
+  }
   const auto tensors = whole({}, [&](size_t flat, Tensor& own) {
-    if (flats_[flat].trained) own.copy_(gradients_->shard(flat));
+    for (const OwnedPiece& owned : owned_) {
+      if (owned.flat != flat || !owned.tensor.grad().defined()) continue;
+      own.narrow(0, owned.piece.in_slice, owned.piece.count).copy_(owned.tensor.grad());
+    }
   });
   std::vector<NamedTensor> result;
   for (size_t i = 0; i < tensors.size(); ++i) {

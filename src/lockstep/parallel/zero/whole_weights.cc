@@ -7,7 +7,7 @@
 namespace lockstep::parallel {
 
 WholeWeights::WholeWeights(std::span<const at::Tensor> parameters, std::span<const Flat> flats,
-                           const ShardGroups& groups)
+                           const ShardGroups& groups, const SetValues& set_values)
     : flats_(flats), groups_(groups) {
   const torch::NoGradGuard no_grad;
   for (const Flat& flat : flats) {
@@ -16,7 +16,7 @@ WholeWeights::WholeWeights(std::span<const at::Tensor> parameters, std::span<con
     for (const BucketSlot& slot : plan.slots) {
       at::Tensor parameter = parameters[slot.parameter];
       const at::Tensor home = view_like(parameter, whole_.back(), slot.offset);
-      home.copy_(parameter);
+      set_values(slot.parameter, home);
       parameter.set_data(home);
     }
     slices_.push_back(whole_.back().narrow(0, groups.shard().rank() * flat.slice, flat.slice));

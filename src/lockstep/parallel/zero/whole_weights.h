@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -14,7 +15,10 @@ namespace lockstep::parallel {
 class WholeWeights {
  public:
   // Moves the parameters into flats; the tensors stay the same objects. All of it must outlive this.
-  WholeWeights(std::span<const at::Tensor> parameters, std::span<const Flat> flats, const ShardGroups& groups);
+  //   set_values   writes a parameter's values into the tensor that becomes its own
+  using SetValues = std::function<void(size_t parameter, const at::Tensor& home)>;
+  WholeWeights(std::span<const at::Tensor> parameters, std::span<const Flat> flats, const ShardGroups& groups,
+               const SetValues& set_values);
 
   // What this rank owns of flats[flat]: [slice], part of the parameters' memory.
   const at::Tensor& slice(size_t flat) const { return slices_[flat]; }
