@@ -68,10 +68,10 @@ int main(int argc, char** argv) {
 
   // Until the last rank is through; the others sleep where one rank works alone.
   const auto seconds = [&](const auto& body) {
-    barrier(*world);
+    lockstep::barrier(*world);
     const double start_s = lockstep::now_s();
     body();
-    barrier(*world);
+    lockstep::barrier(*world);
     return lockstep::now_s() - start_s;
   };
   std::vector<double> pipeline_s, gain, ceiling;
