@@ -1,12 +1,16 @@
 // Pipelines of every kind against the plain loop, what they hold and record, and faults that the comparison must see.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <tuple>
 
 #include "lockstep/schedule/generators.h"
 #include "lockstep/schedule/in_flight.h"
+#include "lockstep/schedule/passes.h"
 #include "lockstep/spec/layout.h"
 #include "lockstep/spec/placement.h"
 #include "lockstep/spec/stages.h"
@@ -124,6 +128,24 @@ TEST(PipelineLayouts, AFixedTreeHasTheSameBitsInEverySchedule) {
       }
     }
   }
+}
+
+// A table of one's own, with what ZeRO-3 gathers and frees in it.
+TEST(PipelineLayouts, ATableThatShardsByStageTrains) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / text("sharding", getpid(), ".csv");
+  for (const char* name : {"dp2-pp2-v2-zero3-interleaved", "dp2-pp2-zero3-zb_v", "dp2-pp2-zero3-gpipe"}) {
+    spec::RunPlan plan = on(name, llama_plan());
+    const schedule::Table whole = spec::pipeline_table(plan.parallel, 4);
+    const schedule::Table table = schedule::add_sharding(whole, /*max_active=*/1);
+    std::ofstream(path) << to_string(table);
+    plan.parallel.schedule = path.string();
+    const RunRecord reference = reference_of(plan);
+    for (const Outcome& outcome : run(plan, ranks_of(name))) {
+      const Comparison c = compare(reference, outcome.record);
+      EXPECT_LE(worst(c), 1e-10) << name << " " << c.worst_parameter;
+    }
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(PipelineLayouts, CutsByHandAndPartsByThemselves) {

@@ -204,6 +204,20 @@ class Sharded final : public States, public nn::PartSeam {
     }
   }
 
+  // What several stages use is gathered for each use.
+  void unshard(int stage) override {
+    auto set = sets_.begin();
+    for (auto& sharded : sharded_) {
+      if ((set++)->stages == std::vector{stage}) sharded.unshard();
+    }
+  }
+  void reshard(int stage) override {
+    auto set = sets_.begin();
+    for (auto& sharded : sharded_) {
+      if ((set++)->stages == std::vector{stage}) sharded.reshard();
+    }
+  }
+
   void finish(int stage) override {
     auto set = sets_.begin();
     for (auto& sharded : sharded_) {

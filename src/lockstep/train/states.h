@@ -23,6 +23,9 @@ class States {
   virtual ~States() = default;
 
   virtual void zero_grad() = 0;
+  // Parameters of the stage stay whole between the two, where they are sharded.
+  virtual void unshard(int /*stage*/) {}
+  virtual void reshard(int /*stage*/) {}
   // `run` computes what the action of this rank's list says: a backward, or a half of one.
   virtual void backward(const schedule::Action& action, const std::function<void()>& run) = 0;
   // The stage's gradients are summed over the ranks that hold the same when it returns.

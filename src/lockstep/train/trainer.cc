@@ -203,12 +203,12 @@ void Trainer::weight_gradient(const schedule::Action& action) {
   states_->backward(action, [&] { deferred_.drain(key_of(action)); });
 }
 
-// No table of the trainer's shards by stage: each layer gathers its own parameters.
 void Trainer::unshard(int stage) {
-  LOCKSTEP_CHECK(false, stage);
+  states_->unshard(stage);
 }
+
 void Trainer::reshard(int stage) {
-  LOCKSTEP_CHECK(false, stage);
+  states_->reshard(stage);
 }
 
 void Trainer::reduce_gradient(int stage) {

@@ -45,7 +45,7 @@ GatheredWeights::GatheredWeights(std::span<const at::Tensor> parameters, std::sp
 }
 
 void GatheredWeights::keep_slices(Unit& unit) {
-  take_buffer(unit);
+  take_buffer(unit, options_.keep ? unit.bytes : largest_);
   for_each_parameter(unit, [&](size_t index, const at::Tensor& home) {
     options_.set_values(index, home);
     at::Tensor parameter = parameters_[index];
@@ -73,9 +73,9 @@ void GatheredWeights::for_each_parameter(const Unit& unit,
   }
 }
 
-void GatheredWeights::take_buffer(Unit& unit) {
+void GatheredWeights::take_buffer(Unit& unit, int64_t bytes) {
   const at::Device device = flats_[unit.flats.front()].plan.device;
-  unit.buffer = pool_.take(options_.keep ? unit.bytes : largest_, device);
+  unit.buffer = pool_.take(bytes, device);
   peak_live_ = std::max(peak_live_, ++live_);
 }
 
@@ -96,8 +96,8 @@ void GatheredWeights::start(Unit& unit, bool ahead) {
       if (other.ahead) drop(other);
     }
   }
-  take_buffer(unit);
-  unit.ahead = ahead;
+  take_buffer(unit, options_.keep || unit.held ? unit.bytes : largest_);
+  unit.ahead = ahead && !unit.held;
   ++gathers_;
   int64_t offset = 0;
   for (const size_t flat : unit.flats) {
@@ -132,8 +132,20 @@ void GatheredWeights::use(size_t index, bool training) {
   }
 }
 
+void GatheredWeights::hold(size_t index) {
+  units_[index].held = true;
+  units_[index].ahead = false;
+  if (!units_[index].buffer.defined()) start(units_[index], /*ahead=*/true);
+}
+
+void GatheredWeights::let_go(size_t index) {
+  units_[index].held = false;
+  release(index);
+}
+
 void GatheredWeights::release(size_t index) {
-  if (!options_.keep && units_[index].buffer.defined()) drop(units_[index]);
+  const Unit& unit = units_[index];
+  if (!options_.keep && !unit.held && unit.buffer.defined()) drop(units_[index]);
 }
 
 void GatheredWeights::release_used() {
@@ -144,6 +156,7 @@ void GatheredWeights::release_used() {
 
 void GatheredWeights::end_step() {
   for (Unit& unit : units_) {
+    unit.held = false;
     if (unit.buffer.defined()) drop(unit);
   }
   if (at_ > 0) sequence_.resize(at_);

@@ -44,11 +44,15 @@ class GatheredWeights {
   void use(size_t unit, bool training);
   // Frees them, until they are used again.
   void release(size_t unit);
-  // Frees every unit but one that is gathered ahead.
+  // Starts to gather the unit, which then stays whole, whatever is released, until it is let go or the step ends.
+  void hold(size_t unit);
+  void let_go(size_t unit);
+  // Frees every unit but those held and one that is gathered ahead.
   void release_used();
   // Values are about to change, and the sequence of uses begins anew.
   void end_step();
 
+  size_t units() const { return units_.size(); }
   int64_t buffer_bytes() const { return pool_.bytes(); }
   int64_t gathers() const { return gathers_; }      // so far, of units
   int64_t peak_live() const { return peak_live_; }  // units that were whole or on their way at once
@@ -60,13 +64,14 @@ class GatheredWeights {
     at::Tensor buffer;  // undefined: not gathered
     std::vector<comm::Work> works;
     bool ahead = false;  // gathered before it is used
+    bool held = false;
   };
 
   // `home`: the parameter in the unit's buffer.
   void for_each_parameter(const Unit& unit,
                           const std::function<void(size_t parameter, const at::Tensor& home)>& visit) const;
   void keep_slices(Unit& unit);
-  void take_buffer(Unit& unit);
+  void take_buffer(Unit& unit, int64_t bytes);
   void start(Unit& unit, bool ahead);
   void drop(Unit& unit);
 

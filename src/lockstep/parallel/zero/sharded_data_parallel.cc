@@ -192,6 +192,14 @@ Tensor ShardedDataParallel::run(const std::string& name, const Tensor& input,
   return y;
 }
 
+void ShardedDataParallel::unshard() {
+  for (size_t unit = 0; gathered_ != nullptr && unit < gathered_->units(); ++unit) gathered_->hold(unit);
+}
+
+void ShardedDataParallel::reshard() {
+  for (size_t unit = 0; gathered_ != nullptr && unit < gathered_->units(); ++unit) gathered_->let_go(unit);
+}
+
 Tensor ShardedDataParallel::forward(const Tensor& input) {
   auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(module_);
   if (sequential == nullptr) {

@@ -105,6 +105,9 @@ class ShardedDataParallel {
                  const std::function<at::Tensor(const at::Tensor&)>& forward) {
     return run(unit, input, forward, UseOptions());
   }
+  // Stage 3: starts to gather all units, which stay whole, whatever is run, until reshard() or the step.
+  void unshard();
+  void reshard();
   // All children of the Sequential in turn, each a unit.
   at::Tensor forward(const at::Tensor& input);
 
