@@ -88,6 +88,25 @@ def pipeline():
             assert worst <= 1e-10
 
 
+def deep_mlp():
+    folder = build_example("deep_mlp")
+    width, layers, ranks, microbatches = 64, 12, 4, 8
+    weights, biases, activation = layers * width * width, layers * width, 128 * width * 8
+    output = run(PREFIX / "bin" / "lockstep", "launch", "--ranks", ranks, "--", folder / "deep_mlp", width)
+    rows = {words[1]: [float(word) for word in words[2:]] for words in map(str.split, output.splitlines()) if words[1] in ("batch", "width", "depth")}
+    state, sent, calls, difference = ({name: row[column] for name, row in rows.items()} for column in range(4))
+    whole_bias = biases // 2  # of layers cut by their inputs
+    assert state == {"batch": 16 * (weights + biases), "width": 16 * ((weights + biases // 2) // ranks + whole_bias), "depth": 4 * (weights + biases)}, output
+    all_reduce, all_gather = 2 * (ranks - 1) / ranks, ranks - 1
+    # Width: two layers need one sum forward and one backward, but the input needs no gradient. Depth: activations come
+    # and gradients go; ranks agree on the step in nine words.
+    assert sent["width"] == all_reduce * 11 * activation and calls["width"] == 11, output
+    assert sent["depth"] == 2 * activation + all_gather * 9 * 8 and calls["depth"] == 2 * microbatches + 1, output
+    assert sent["batch"] == all_reduce * 8 * (weights + biases + 2 * layers) and calls["batch"] == 1, output  # and a flag a parameter
+    assert max(difference.values()) <= 1e-10, output
+    print(f"deep_mlp:\n{output.strip()}")
+
+
 def linear_model():
     folder = build_example("linear_model")
     output = run(PREFIX / "bin" / "lockstep", "launch", "--ranks", 4, "--", folder / "linear_model")
@@ -100,4 +119,5 @@ if __name__ == "__main__":
     own_module()
     tensor_parallel()
     pipeline()
+    deep_mlp()
     linear_model()
