@@ -99,6 +99,22 @@ bool feeds(const Event& event, const Event& action) {
   return (event.name() == "backward" || event.name() == "input_grad") && event.stage == action.stage + 1;
 }
 
+// The ranks that have a stage, ascending: one of each pipeline, pipelines in the same order for every stage.
+std::vector<int> ranks_with(int stage, const StepEvents& step) {
+  std::vector<int> ranks;
+  for (const auto& list : step.by_rank) {
+    if (std::ranges::find(list, stage, &Event::stage) != list.end()) ranks.push_back(list.front().rank);
+  }
+  return ranks;
+}
+
+// Whether the ranks of two events are of the same pipeline.
+bool same_pipeline(const Event& a, const Event& b, const StepEvents& step) {
+  const std::vector<int> of_a = ranks_with(a.stage, step), of_b = ranks_with(b.stage, step);
+  const auto place = std::ranges::find(of_a, a.rank) - of_a.begin();
+  return of_a.size() == of_b.size() && of_b[static_cast<size_t>(place)] == b.rank;
+}
+
 // The rank whose event that feeds `action` ended last before it began; of a step's end the rank that came last.
 int waited_for(const StepEvents& step, const Event& action) {
   int rank = -1;
@@ -106,8 +122,8 @@ int waited_for(const StepEvents& step, const Event& action) {
   for (const auto& list : step.by_rank) {
     for (const Event& event : list) {
       const bool is_last = action.name() == kLastOfStep && event.name() != kLastOfStep;
-      if (event.rank == action.rank || !(is_last || feeds(event, action)) || end_of(event) > action.start_s) continue;
-      if (end_of(event) <= latest_s) continue;
+      if (event.rank == action.rank || end_of(event) > action.start_s || end_of(event) <= latest_s) continue;
+      if (!is_last && !(feeds(event, action) && same_pipeline(event, action, step))) continue;
       latest_s = end_of(event);
       rank = event.rank;
     }

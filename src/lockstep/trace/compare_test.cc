@@ -57,6 +57,24 @@ TEST(Compare, TermsAreOfTheMedianStepAndWaitsNameWhomTheyWaitedFor) {
   EXPECT_EQ(found.waits[1].waited_for, 0);
 }
 
+// Ranks 0 and 2 are one pipeline, 1 and 3 another, whose last rank is later.
+TEST(Compare, WaitsAreForTheRankOfTheSamePipeline) {
+  std::vector<Event> events;
+  for (const int pipeline : {0, 1}) {
+    for (Event event : step(0)) {
+      event.rank = 2 * event.rank + pipeline;
+      if (event.rank == 2 && event.name() == "backward") event.duration_s -= 0.25;  // so rank 3 ends last
+      events.push_back(event);
+    }
+  }
+  const TraceComparison found = compare(events, events);
+  for (const Wait& wait : found.waits) {
+    if (wait.before.name() == "backward") EXPECT_EQ(wait.waited_for, wait.rank + 2);
+    if (wait.before.name() == "forward") EXPECT_EQ(wait.waited_for, wait.rank - 2);
+  }
+  EXPECT_GE(found.waits.size(), 4u);
+}
+
 TEST(Compare, AnActionThatWasNotPredictedIsNamed) {
   auto recorded = joined({step(0), step(10)});
   EXPECT_EQ(compare(step(0), recorded).difference, "");
