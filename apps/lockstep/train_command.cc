@@ -24,6 +24,7 @@ struct TrainOptions {
   std::vector<std::string> overrides;
   int ranks = 0;  // 0: what the layout or the configuration needs
   bool json = false;
+  bool predicted = false;  // by the process that started this rank
 };
 
 std::chrono::milliseconds deadline_of(const spec::RunPlan& plan) {
@@ -61,7 +62,7 @@ std::string log_file_of(const spec::RunPlan& plan, int rank) {
 
 int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
   const launch::Place place = launch::place_from_environment();
-  if (place.launcher != "lockstep") {  // else the process that started us has done this
+  if (!options.predicted) {
     spec::refuse(spec::validate(plan, place.world_size));
     if (place.rank == 0) predict(plan, place.world_size);
   }
@@ -120,7 +121,9 @@ int train(const TrainOptions& options) {
   if (ranks == 1) return train_as_rank(plan, options);
   comm::remove_flight_records(plan.run.directory);
   predict(plan, ranks);
-  const int code = launch::launch({.ranks = ranks, .command = own_command_line(), .prefix_output = false});
+  std::vector<std::string> command = own_command_line();
+  command.emplace_back("--predicted");
+  const int code = launch::launch({.ranks = ranks, .command = command, .prefix_output = false});
   if (code == PeerLost("").exit_code()) show_flight_records(plan.run.directory);
   return code;
 }
@@ -138,6 +141,7 @@ void add_train(CLI::App& app, Chosen& chosen) {
       ->take_all()
       ->allow_extra_args(false);
   command->add_flag("--json", options->json, "print the summary as one JSON document");
+  command->add_flag("--predicted", options->predicted)->group("");  // for rank processes
   command->callback([&chosen, options] { chosen = [options] { return train(*options); }; });
 }
 
