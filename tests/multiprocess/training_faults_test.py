@@ -94,7 +94,8 @@ def interrupted(job, _):
 if __name__ == "__main__":
     for layout, ranks, scenario, victim in (
             ("dp3", 3, killed_rank, 0), ("dp3", 3, killed_rank, 2), ("dp3", 3, stopped_rank, 1), ("dp3", 3, killed_launcher, None),
-            ("dp3", 3, interrupted, None), ("dp2-tp2", 4, killed_rank, 3), ("tp2-sp", 2, stopped_rank, 0)):
+            ("dp3", 3, interrupted, None), ("dp2-tp2", 4, killed_rank, 3), ("tp2-sp", 2, stopped_rank, 0),
+            ("dp2-pp2", 4, killed_rank, 3), ("pp2-zb_v", 2, stopped_rank, 0)):
         with tempfile.TemporaryDirectory() as folder:
             job = Job(folder, layout, ranks)
             seconds, output = scenario(job, victim)
