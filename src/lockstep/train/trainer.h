@@ -113,7 +113,7 @@ class Trainer : private parallel::StageWork {
   std::vector<spec::ParameterPlace> places_;  // of the model's parameters
   Built built_;                               // of what this rank holds
   std::shared_ptr<nn::Transformer> model_;
-  // Of ranks with other parts of the batch; of each layer; of the model; and with other of either.
+  // This rank's peers along each axis.
   std::unique_ptr<comm::ProcessGroup> data_group_, tensor_group_, pipeline_group_;
   std::unique_ptr<comm::ProcessGroup> model_group_;  // tensor and pipeline ranks: one copy of the model
   std::unique_ptr<comm::ProcessGroup> batch_group_;  // data and pipeline ranks: the losses of the batch
