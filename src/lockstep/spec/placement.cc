@@ -95,9 +95,9 @@ Users users_of_parameters(const RunPlan& plan) {
   return users;
 }
 
-void place_on_stages(const std::vector<int>& users, const ParallelSpec& parallel, const mesh::Mesh& mesh, int rank,
+// `ranks`: by stage, the pipeline rank that has it.
+void place_on_stages(const std::vector<int>& users, const std::vector<int>& ranks, const mesh::Mesh& mesh, int rank,
                      ParameterPlace& place) {
-  const std::vector<int> ranks = rank_of_stage(parallel);
   mesh::Coordinates coordinates = mesh.coordinates(rank);
   const int own = coordinates[Axis::pipeline];
   for (const int stage : users) {
@@ -184,10 +184,11 @@ std::vector<ParameterSpec> parameters_on_rank(const std::vector<ParameterSpec>& 
 std::vector<ParameterPlace> place_on_rank(const std::vector<ParameterSpec>& list, const RunPlan& plan,
                                           const mesh::Mesh& mesh, int rank) {
   const Users users = users_of_parameters(plan);
+  const std::vector<int> ranks = rank_of_stage(plan.parallel);
   std::vector<ParameterPlace> places;
   for (const ParameterSpec& parameter : parameters_on_rank(list, plan, mesh, rank)) {
     ParameterPlace& place = places.emplace_back(place_on_rank(parameter, plan, mesh, rank));
-    place_on_stages(users.at(parameter.name), plan.parallel, mesh, rank, place);
+    place_on_stages(users.at(parameter.name), ranks, mesh, rank, place);
   }
   return places;
 }
