@@ -204,32 +204,11 @@ bool check_file(const RunPlan& plan, int64_t data_ranks, Rules& rules) {
   }
 }
 
-// Whether each stage's backwards are whole and in the micro-batches' order.
-bool adds_in_order(const schedule::Table& table) {
-  for (const auto& actions : table.actions_by_rank) {
-    std::map<int, int> next_of_stage;
-    for (const schedule::Action& action : actions) {
-      const bool begins = schedule::makes_input_gradient(action.kind), ends = schedule::completes_gradient(action.kind);
-      if (begins != ends || (begins && action.microbatch != next_of_stage[action.stage]++)) return false;
-    }
-  }
-  return true;
-}
-
 // Micro-batches as the schedule's generator takes them, on the data ranks that have most and fewest.
 void check_kind(const schedule::Generator& generator, const RunPlan& plan, int64_t data_ranks, Rules& rules) {
   const ParallelSpec& parallel = plan.parallel;
   for (const int64_t microbatches : microbatch_counts(plan, data_ranks)) {
     const auto problems = generator.check(shape_of(parallel, microbatches));
-    const bool ordered = parallel.reduction == Reduction::fixed_tree && parallel.zero > 0;
-    if (problems.empty() && ordered && !adds_in_order(generator.make(shape_of(parallel, microbatches)))) {
-      rules.broken(
-          "parallel.reduction", "\"fixed_tree\"",
-          text("with parallel.zero = ", parallel.zero, " adds whole gradients of micro-batches in their order, ",
-               "which parallel.schedule = \"", parallel.schedule, "\" does not make"),
-          "\"fast\", or parallel.schedule = \"1f1b\"");
-      return;
-    }
     if (problems.empty()) continue;
     const Problem& problem = problems.front();
     const bool is_chunks = problem.field == "chunks";

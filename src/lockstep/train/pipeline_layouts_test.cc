@@ -122,6 +122,9 @@ TEST(PipelineLayouts, AFixedTreeHasTheSameBitsInEverySchedule) {
     RunRecord reference = tied ? run(on("pp2", base), 2).front().record : reference_of(base);
     std::vector<std::string> names = kinds();
     names.insert(names.end(), {"dp2-pp2-gpipe", "dp2-pp2-zb_h1", "pp3-gpipe", "dp2-pp2-zb_v"});
+    names.insert(names.end(), {"pp2-zero1-gpipe", "dp2-pp2-zero1-zb_h1", "dp2-pp2-zero2-gpipe", "dp2-pp2-zero2-zb_v",
+                               "dp2-pp2-v2-zero3-interleaved", "dp2-pp2-zero3-zb_h1", "dp2-pp2-zero3-zb_v",
+                               "dp2-pp2-zero3-dualpipe_v"});
     for (const std::string& name : names) {
       for (const Outcome& outcome : run(on(name, base), ranks_of(name))) {
         EXPECT_TRUE(compare(reference, outcome.record).bitwise) << name << (tied ? ", tied" : "");

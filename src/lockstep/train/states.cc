@@ -23,10 +23,13 @@ bool is_fixed(const spec::RunPlan& plan) {
   return plan.parallel.reduction == spec::Reduction::fixed_tree;
 }
 
-parallel::DataParallel::Half half_of(schedule::Action::Kind kind) {
-  using Half = parallel::DataParallel::Half;
-  if (kind == schedule::Action::Kind::backward) return Half::both;
-  return kind == schedule::Action::Kind::input_grad ? Half::first : Half::second;
+parallel::BackwardOf made_by(const schedule::Action& action) {
+  using Kind = schedule::Action::Kind;
+  using Half = parallel::BackwardOf::Half;
+  const Half half = action.kind == Kind::backward     ? Half::both
+                    : action.kind == Kind::input_grad ? Half::first
+                                                      : Half::second;
+  return {.microbatch = action.microbatch, .part = action.stage, .half = half};
 }
 
 bool leaves_with(const GradientSet& set, const schedule::Action& action) {
@@ -69,7 +72,7 @@ class Replicated final : public States {
     auto set = sets_.begin();
     for (parallel::DataParallel& reducer : reducers_) {
       if (!leaves_with(*set++, action)) local_only.emplace_back(reducer);
-      reducer.next_backward_is_of(action.microbatch, action.stage, half_of(action.kind));
+      reducer.next_backward_is(made_by(action));
     }
     run();
   }
@@ -192,6 +195,7 @@ class Sharded final : public States, public nn::PartSeam {
     auto set = sets_.begin();
     for (auto& sharded : sharded_) {
       if (!leaves_with(*set++, action) && !immediate) local_only.emplace_back(sharded);
+      sharded.next_backward_is(made_by(action));
     }
     run();
     if (!immediate || !schedule::completes_gradient(action.kind)) return;

@@ -56,7 +56,7 @@ void DataParallel::make_buckets(std::span<const size_t> order) {
     missing_in_bucket_.push_back(plan.slots.size());
     buckets_.push_back(std::make_unique<Bucket>(std::move(plan), parameters_, group_));
   }
-  trees_ = std::vector<std::map<int, MicrobatchTree>>(options_.fixed_tree ? buckets_.size() : 0);
+  trees_ = std::vector<GradientTrees>(options_.fixed_tree ? buckets_.size() : 0);
   works_.resize(buckets_.size());
   reduced_version_.assign(parameters_.size(), -1);
 }
@@ -93,9 +93,9 @@ void DataParallel::end_of_backward() {
   if (options_.fixed_tree) {
     for (size_t i = 0; i < buckets_.size(); ++i) {
       gather(*buckets_[i]);
-      push(i);
+      trees_[i].push(backward_, buckets_[i]->flat());
     }
-    next_backward_is_of(microbatch_ + 1, 0, Half::both);
+    backward_ = backward_.next();
     for (const at::Tensor& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
   }
   if (!accumulate_only_ && options_.finish_in_backward) finish();
@@ -126,7 +126,8 @@ void DataParallel::launch_ready() {
 void DataParallel::launch(size_t index) {
   const torch::NoGradGuard no_grad;
   if (options_.fixed_tree) {
-    reduce_trees(index);
+    const at::Tensor& flat = buckets_[index]->flat();
+    works_[index] = trees_[index].reduce(flat, flat, [&] { return reduce(index); });
   } else {
     gather(*buckets_[index]);
     works_[index] = reduce(index);
@@ -147,28 +148,6 @@ comm::Work DataParallel::reduce(size_t index) {
   return all_reduce_async(flat, group_, options_.reduction, {.tag = tag, .balanced_tree = options_.fixed_tree});
 }
 
-// Parts are reduced one by one and added then: the tree over ranks stands above the tree over micro-batches in each.
-void DataParallel::reduce_trees(size_t index) {
-  std::map<int, MicrobatchTree>& parts = trees_[index];
-  // Halves whose second brings nothing to this bucket.
-  for (auto half = first_halves_.begin(); half != first_halves_.end();) {
-    const auto [bucket, part, microbatch] = half->first;
-    if (bucket == index) parts[part].push(microbatch, half->second);
-    half = bucket == index ? first_halves_.erase(half) : std::next(half);
-  }
-  if (parts.empty()) parts[0];
-  const at::Tensor& flat = buckets_[index]->flat();
-  at::Tensor sum;
-  for (auto& [part, tree] : parts) {
-    tree.fold_into(flat);
-    reduce(index).wait();
-    if (parts.size() == 1) break;
-    sum = sum.defined() ? sum.add_(flat) : flat.clone();
-  }
-  if (sum.defined()) flat.copy_(sum);
-  parts.clear();
-}
-
 void DataParallel::finish() {
   while (next_bucket_ < buckets_.size()) launch(next_bucket_);
   for (const comm::Work& work : works_) work.wait();
@@ -181,7 +160,7 @@ void DataParallel::finish() {
   awaited_ = arrivals_of(names_, options_.arrivals);
   ready_order_.clear();
   next_bucket_ = 0;
-  next_backward_is_of(0, 0, Half::both);
+  backward_ = {};
   ++reductions_;
 }
 
@@ -216,27 +195,6 @@ void DataParallel::follow_ready_order() {
     gradient = home;
     reduced_version_[i] = static_cast<int64_t>(home._version());
   }
-}
-
-void DataParallel::next_backward_is_of(int64_t microbatch, int part, Half half) {
-  microbatch_ = microbatch;
-  part_ = part;
-  half_ = half;
-}
-
-// A micro-batch goes into the tree when both of its halves are there. They bring different parameters: each adds zeros
-// to the other's.
-void DataParallel::push(size_t bucket) {
-  const at::Tensor& flat = buckets_[bucket]->flat();
-  const HalfKey key{bucket, part_, microbatch_};
-  if (half_ == Half::first) {
-    first_halves_[key] = flat.clone();
-    return;
-  }
-  if (half_ == Half::second) {
-    if (const auto first = first_halves_.extract(key)) flat.add_(first.mapped());
-  }
-  trees_[bucket][part_].push(microbatch_, flat);
 }
 
 void DataParallel::zero_grad() {

@@ -27,7 +27,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/data/backward_hooks.h"
 #include "lockstep/parallel/data/buckets.h"
-#include "lockstep/parallel/data/microbatch_tree.h"
+#include "lockstep/parallel/data/gradient_trees.h"
 #include "lockstep/parallel/data/module_state.h"
 
 namespace lockstep::parallel {
@@ -41,7 +41,7 @@ struct DataParallelOptions {
   std::optional<at::ScalarType> gradient_type;
   int64_t bucket_bytes = int64_t{25} << 20;
   bool overlap = true;             // false: communicate after backward, to see what overlap brings
-  bool fixed_tree = false;         // add micro-batches in a fixed tree (microbatch_tree.h); no overlap
+  bool fixed_tree = false;         // add micro-batches in a fixed tree (gradient_trees.h); no overlap
   bool finish_in_backward = true;  // false: the caller calls finish() after the last backward
   Arrivals arrivals{};             // of each parameter's gradient
 };
@@ -73,12 +73,8 @@ class DataParallel {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // With fixed_tree: which micro-batch of this rank's step, counted from 0, the next backward is of; which half of it
-  // (nn/deferred_weights.h), after the first of which the second has to come; and which part: micro-batches are added,
-  // and ranks, in a tree for each part (stages that use the same parameter), then the parts in rising order. Without
-  // this micro-batches come one after the other, each whole.
-  enum class Half { both, first, second };
-  void next_backward_is_of(int64_t microbatch, int part, Half half);
+  // With fixed_tree: what the next backward makes. Without this micro-batches come one after the other, each whole.
+  void next_backward_is(const BackwardOf& backward) { backward_ = backward; }
 
   // Completes the reduction: a rank without a micro-batch contributes zeros. Called by backward itself unless
   // finish_in_backward is off or backward never ran. Also broadcasts rank 0's buffers (running statistics of a plain
@@ -102,8 +98,6 @@ class DataParallel {
   void launch_ready();
   void launch(size_t bucket);
   comm::Work reduce(size_t bucket);
-  void reduce_trees(size_t bucket);
-  void push(size_t bucket);
   void return_gradients(Bucket& bucket);
   void follow_ready_order();
 
@@ -114,10 +108,7 @@ class DataParallel {
   std::vector<at::Tensor> module_buffers_;
 
   std::vector<std::unique_ptr<Bucket>> buckets_;
-  // With fixed_tree: by bucket and part; and what waits for its second half, by bucket, part and micro-batch.
-  std::vector<std::map<int, MicrobatchTree>> trees_;
-  using HalfKey = std::tuple<size_t, int, int64_t>;
-  std::map<HalfKey, at::Tensor> first_halves_;
+  std::vector<GradientTrees> trees_;  // by bucket, with fixed_tree
   struct Place {
     size_t bucket, slot;
   };
@@ -125,9 +116,7 @@ class DataParallel {
 
   // Of the step under way.
   bool accumulate_only_ = false;
-  int64_t microbatch_ = 0;  // of the next backward
-  int part_ = 0;
-  Half half_ = Half::both;
+  BackwardOf backward_;            // the next
   std::vector<bool> contributed_;  // by parameter: had a gradient in some micro-batch
   std::vector<int> awaited_;       // by parameter: arrivals still to come, in backwards that reduce
   std::vector<size_t> ready_order_;

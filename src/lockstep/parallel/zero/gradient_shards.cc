@@ -96,17 +96,16 @@ void GradientShards::arrived(size_t parameter, bool reduce) {
   }
 }
 
-void GradientShards::end_microbatch() {
+void GradientShards::end_backward(const BackwardOf& backward) {
   const torch::NoGradGuard no_grad;
   for (size_t flat = 0; flat < flats_.size(); ++flat) {
     if (!flats_[flat].trained) continue;
     State& state = states_[flat];
     if (!state.whole.defined()) open(flat);
     take_from_parameters(flat);
-    trees_[flat].push(microbatches_, state.whole);
+    trees_[flat].push(backward, state.whole);
     if (!options_.keep_whole) close(state);
   }
-  ++microbatches_;
 }
 
 // Parameters have no gradients any more; where they had none, the flat has zeros.
@@ -125,17 +124,20 @@ void GradientShards::launch(size_t flat) {
   const torch::NoGradGuard no_grad;
   State& state = states_[flat];
   if (!state.whole.defined()) open(flat);
-  if (options_.fixed_tree) {
-    trees_[flat].fold_into(state.whole);
-  } else {
-    take_from_parameters(flat);
-  }
   at::Tensor own = own_slice(flat);
   const std::string tag = text("gradients ", flats_[flat].name);
-  state.work = reduce_scatter_tensor_async(own, state.whole, groups_.shard(), options_.reduction, {.tag = tag});
+  const auto reduce = [&] {
+    ++collectives_;
+    return reduce_scatter_tensor_async(own, state.whole, groups_.shard(), options_.reduction, {.tag = tag});
+  };
+  if (options_.fixed_tree) {
+    state.work = trees_[flat].reduce(state.whole, own, reduce);
+  } else {
+    take_from_parameters(flat);
+    state.work = reduce();
+  }
   state.sent = true;
   under_way_.push_back(flat);
-  ++collectives_;
 }
 
 void GradientShards::collect_oldest() {
@@ -172,7 +174,6 @@ void GradientShards::finish() {
   while (!under_way_.empty()) collect_oldest();
   for (size_t flat = 0; flat < flats_.size(); ++flat) reset(flat);
   next_ = 0;
-  microbatches_ = 0;
   finished_ = true;
 }
 
@@ -199,7 +200,6 @@ void GradientShards::clear() {
   }
   std::fill(contributed_.begin(), contributed_.end(), false);
   trees_.assign(trees_.size(), {});
-  microbatches_ = 0;
   for (size_t flat = 0; flat < flats_.size(); ++flat) reset(flat);
   next_ = 0;
   finished_ = false;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "lockstep/parallel/data/backward_hooks.h"
-#include "lockstep/parallel/data/microbatch_tree.h"
+#include "lockstep/parallel/data/gradient_trees.h"
 #include "lockstep/parallel/zero/buffer_pool.h"
 #include "lockstep/parallel/zero/flat.h"
 #include "lockstep/parallel/zero/shard_groups.h"
@@ -43,8 +43,8 @@ class GradientShards {
   // all of its gradients have arrived.
   void arrived(size_t parameter, bool reduce);
 
-  // With fixed_tree: the gradients of a micro-batch are complete, and go to the trees.
-  void end_microbatch();
+  // With fixed_tree: the gradients that a backward makes are there, and go to the trees.
+  void end_backward(const BackwardOf& backward);
 
   // Every flat leaves, gradients that this rank lacks as zeros, and is waited for.
   void finish();
@@ -97,8 +97,7 @@ class GradientShards {
   BufferPool pool_;
   std::vector<int> arrivals_;  // by parameter
   std::vector<State> states_;
-  std::vector<MicrobatchTree> trees_;  // by flat, with fixed_tree
-  int64_t microbatches_ = 0;           // that are in them
+  std::vector<GradientTrees> trees_;  // by flat, with fixed_tree
   std::vector<Place> place_of_parameter_;
   std::vector<bool> contributed_;
   size_t next_ = 0;               // flats are sent in order, so that ranks agree

@@ -231,11 +231,12 @@ void ShardedDataParallel::on_gradient(size_t parameter) {
 }
 
 void ShardedDataParallel::end_of_backward() {
-  if (options_.fixed_tree) gradients_->end_microbatch();
+  if (options_.fixed_tree) gradients_->end_backward(std::exchange(backward_, backward_.next()));
   if (!accumulate_only_ && options_.finish_in_backward) finish();
 }
 
 void ShardedDataParallel::finish() {
+  backward_ = {};
   gradients_->finish();
   if (gathered_ != nullptr) gathered_->release_used();
 }

@@ -56,7 +56,7 @@ struct ShardedDataParallelOptions {
   bool master_weights = true;                // the optimizer updates fp32 masters of bf16 and fp16 parameters
   int64_t bucket_bytes = int64_t{25} << 20;  // stages 1 and 2; of weights
   bool overlap = true;                       // false: gather when used, reduce after backward
-  bool fixed_tree = false;         // add micro-batches in a fixed tree (microbatch_tree.h); no overlap of gradients
+  bool fixed_tree = false;         // add micro-batches in a fixed tree (gradient_trees.h); no overlap of gradients
   bool keep_gathered = false;      // stage 3: a unit is gathered once a step and stays until its end
   bool finish_in_backward = true;  // false: the caller calls finish() after the last backward
   Arrivals arrivals{};             // of each parameter's gradient
@@ -127,12 +127,14 @@ class ShardedDataParallel {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
+  // With fixed_tree: what the next backward makes. Without this micro-batches come one after the other, each whole.
+  void next_backward_is(const BackwardOf& backward) { backward_ = backward; }
+
   // Completes the reduction; a rank without a micro-batch contributes zeros. Called by backward itself unless
   // finish_in_backward is off or backward never ran.
   void finish();
 
-  // -- after the last backward of a step; every rank calls them in the same order
-  // --------------------------------------
+  // -- after the last backward of a step; every rank calls them in the same order ----------------------------------
 
   // Adds the shards of ranks that hold the same slices for another part of the model; before anything below.
   void add_gradients_over(comm::ProcessGroup& holders);
@@ -157,16 +159,14 @@ class ShardedDataParallel {
   // The first parameter whose gradient is not finite on some rank; empty when all are.
   std::string first_not_finite();
 
-  // -- whole tensors, by parameter; collective
-  // -------------------------------------------------------------------------
+  // -- whole tensors, by parameter; collective ---------------------------------------------------------------------
 
   // On every rank, or on the rank of its shard group alone: the others get none. Masters where there are some.
   std::vector<NamedTensor> parameters(std::optional<int> only_on = {});
   std::vector<NamedTensor> gradients();  // before step(), in the masters' type; of an unused parameter zeros
   std::vector<NamedTensor> state();      // "name/exp_avg", in the optimizer's order; a number per parameter: [ ]
 
-  // -- what it costs
-  // ---------------------------------------------------------------------------------------------------
+  // -- what it costs -----------------------------------------------------------------------------------------------
 
   int64_t gradient_bytes() const {
     return gradients_->gradient_bytes();
@@ -223,6 +223,7 @@ class ShardedDataParallel {
 
   // Of the step under way.
   bool accumulate_only_ = false;
+  BackwardOf backward_;  // the next
   EndOfBackward end_of_backward_;
   struct UnitUse {
     size_t gradients = 0;   // that a backward brings
