@@ -160,10 +160,10 @@ void add_what(CLI::App& command, const std::shared_ptr<BenchOptions>& options) {
                   "several with commas; all")
       ->capture_default_str();
   command.add_option("--ranks", options->ranks, "to start; under a launcher, its own")
-      ->check(CLI::Range(1, 1024))
+      ->check(within("--ranks", 1, 1024))
       ->capture_default_str();
   command.add_option("--root", options->root, "of broadcast, reduce, scatter and gather")
-      ->check(CLI::Range(0, 1023))
+      ->check(within("--root", 0, 1023))
       ->capture_default_str();
   command.add_flag("--json", options->json, "print one JSON document");
   command.add_option("--record", options->record)->group("");  // both for rank processes
@@ -176,15 +176,15 @@ std::vector<CLI::Option*> add_how(CLI::App& command, const std::shared_ptr<Bench
           ->capture_default_str(),
       command.add_option("-e,--max", options->max, "largest size")->capture_default_str(),
       command.add_option("-f,--factor", options->factor, "from one size to the next")
-          ->check(CLI::Range(2, 1 << 30))
+          ->check(within("--factor", 2, 1 << 30))
           ->capture_default_str(),
       command.add_option("-d,--dtype", options->dtype, "f32, f64, bf16, f16, i32, i64, u8")->capture_default_str(),
       command.add_option("-o,--reduction", options->reduction, "sum, average, min, max")->capture_default_str(),
       command.add_option("-n,--calls", options->calls, "timed in a row; 0: the median of five times some 8 ms")
-          ->check(CLI::Range(0, 100'000'000))
+          ->check(within("--calls", 0, 100'000'000))
           ->capture_default_str(),
       command.add_option("-w,--warm-up", options->warm_up, "calls before them")
-          ->check(CLI::Range(0, 1'000'000))
+          ->check(within("--warm-up", 0, 1'000'000))
           ->capture_default_str(),
       command.add_option("--backend", options->backends,
                          "in_process, shared_memory, mpi; several with commas are compared (default: shared_memory, or "

@@ -215,7 +215,7 @@ void add_calibrate(CLI::App& app, Chosen& chosen) {
   command->add_option("--stages", options->stages,
                       "pipeline depths to print the best number of micro-batches for; default: the plan's, or 2,4,8");
   command->add_option("--seconds", options->seconds, "how long to measure each of embedding, layer and head")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->check(within("--seconds", 0.0, 3600.0))
       ->capture_default_str();
   command->add_option("--set", options->overrides, "section.key=value, over the file's")
       ->take_all()

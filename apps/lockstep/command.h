@@ -36,4 +36,20 @@ void remember_command_line(int argc, char** argv);
 
 std::vector<std::string> split_list(const std::string& comma_separated);
 
+// Checks of an option's value, for CLI::Option::check. What they refuse names the option, the value, the rule and the
+// nearest value.
+CLI::Validator one_of(std::string option, std::vector<std::string> names);
+template <class Number>
+CLI::Validator within(std::string option, Number lowest, Number highest) {
+  return {[=](const std::string& value) {
+            Number number{};
+            const std::string rule = text("must be a number, ", lowest, " to ", highest);
+            if (!CLI::detail::lexical_cast(value, number))
+              throw InvalidArgument(Problem{option, value, rule, ""}.message());
+            if (number >= lowest && number <= highest) return std::string();
+            throw InvalidArgument(Problem{option, value, rule, text(number < lowest ? lowest : highest)}.message());
+          },
+          ""};
+}
+
 }  // namespace lockstep::cli

@@ -93,13 +93,13 @@ void add_generate(CLI::App& app, Chosen& chosen) {
   command->add_option("--prompt", options->prompt,
                       "text, or token numbers separated by commas when the vocabulary is not bytes");
   command->add_option("--tokens", options->tokens, "how many to add")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->check(within("--tokens", int64_t{0}, int64_t{1} << 24))
       ->capture_default_str();
   command->add_option("--temperature", options->sampling.temperature, "0: always the likeliest")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(within("--temperature", 0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", options->sampling.top_k, "only the k likeliest; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(within("--top-k", int64_t{0}, int64_t{1} << 32))
       ->capture_default_str();
   command->add_option("--seed", options->sampling.seed, "of the draws")->capture_default_str();
   command->add_flag("--json", options->json, "print text and tokens as one JSON document");

@@ -12,7 +12,7 @@ void add_launch(CLI::App& app, Chosen& chosen) {
   command->footer("Example: lockstep launch --ranks 2 -- ./my_program");
   const auto options = std::make_shared<Options>();
   command->add_option("--ranks", options->ranks, "processes to start")
-      ->check(CLI::Range(1, 1024))
+      ->check(within("--ranks", 1, 1024))
       ->capture_default_str();
   command->add_option("program", options->command, "-- PROGRAM [ARGS]")->required();
   command->callback([&chosen, options] {

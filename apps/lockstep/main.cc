@@ -1,4 +1,5 @@
 // lockstep COMMAND ...: picks the command and turns errors into one line and an exit code.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -82,6 +83,15 @@ std::vector<std::string> split_list(const std::string& comma_separated) {
     if (!item.empty()) result.push_back(item);
   }
   return result;
+}
+
+CLI::Validator one_of(std::string option, std::vector<std::string> names) {
+  return {[option = std::move(option), names = std::move(names)](const std::string& value) {
+            if (std::ranges::find(names, value) != names.end()) return std::string();
+            throw InvalidArgument(
+                Problem{option, value, "must be one of " + join(names), nearest_name(value, names)}.message());
+          },
+          ""};
 }
 
 }  // namespace lockstep::cli

@@ -308,7 +308,7 @@ void add_schedule(CLI::App& app, Chosen& chosen) {
   command->add_flag("--blocking", o->blocking, "checks that sends that wait for their receives do not deadlock");
   command->add_flag("--waves", o->waves, "prints clock_cycles(microbatches, stages)");
   command->add_option("--cell", o->cell, "time of one cell of the timeline (default: the shortest action)")
-      ->check(CLI::PositiveNumber);
+      ->check(within("--cell", 1e-9, 1e300));
   command->add_option("--export", o->export_file, "writes the table, a line per rank, in PyTorch's format");
   command->add_option("--svg", o->svg_file, "writes the timeline as a picture");
   command->add_flag("--json", o->json, "print one JSON document");

@@ -135,7 +135,8 @@ void add_train(CLI::App& app, Chosen& chosen) {
   command->footer("Example: lockstep train configs/shakespeare.toml --ranks 4 --set train.steps=200");
   const auto options = std::make_shared<TrainOptions>();
   command->add_option("config", options->config, "the configuration, a TOML file")->required();
-  command->add_option("--ranks", options->ranks, "rank processes to start on this machine")->check(CLI::Range(1, 1024));
+  command->add_option("--ranks", options->ranks, "rank processes to start on this machine")
+      ->check(within("--ranks", 1, 1024));
   command->add_option("--layout", options->layout, "e.g. dp2-acc4: how the plan is laid out over ranks");
   command->add_option("--set", options->overrides, "section.key=value, over the file's")
       ->take_all()

@@ -209,12 +209,12 @@ void add_verify(CLI::App& app, Chosen& chosen) {
   command->add_option("config", options->config, "the configuration, a TOML file")->required();
   command->add_option("--layouts", options->layouts, "comma-separated layout names")->capture_default_str();
   command->add_option("--precision", options->precision, "fp64, fp32, bf16 or fp16")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
+      ->check(one_of("--precision", {"fp64", "fp32", "bf16", "fp16"}))
       ->capture_default_str();
   command
       ->add_option("--backend", options->backend,
                    "in_process (ranks are threads), shared_memory (processes) or mpi (starts mpirun)")
-      ->check(CLI::IsMember({"in_process", "shared_memory", "mpi"}))
+      ->check(one_of("--backend", {"in_process", "shared_memory", "mpi"}))
       ->capture_default_str();
   command->add_option("--set", options->overrides, "section.key=value, over the file's")
       ->take_all()
