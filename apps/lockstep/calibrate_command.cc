@@ -88,7 +88,7 @@ json to_json(const ActionTimes& times) {
 }
 
 json to_json(const LinearTime& time) {
-  return {{"alpha_s", time.alpha_s}, {"beta_s_per_sample", time.beta_s_per_sample}};
+  return {{"alpha_s", time.alpha_s}, {"beta_s_per_sample", time.beta_s}};
 }
 
 json to_json(const Calibration& calibration) {
@@ -146,7 +146,7 @@ void print(const Calibration& calibration) {
       print_times(kRow, text(name, ", ", calibration.samples[i]).c_str(), part->measured[i]);
     }
     const PartTimes& fit = part->fit;
-    const auto slope = [](const LinearTime& time) { return time.beta_s_per_sample; };
+    const auto slope = [](const LinearTime& time) { return time.beta_s; };
     print_times(kRow, "  alpha", fit.at(0));
     print_times(kRow, "  beta",
                 {slope(fit.forward), slope(fit.backward), slope(fit.input_grad), slope(fit.weight_grad), 0});

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/cost/linear_time.h"
 
 namespace lockstep::cost {
 namespace {
@@ -119,29 +120,14 @@ TransferTime transfer_time(const collective::Program& program, std::span<const i
 }
 
 Link fit_link(std::span<const Sample> samples) {
-  // Least squares of (alpha m + beta n) / t = 1: two normal equations.
-  double mm = 0, mn = 0, nn = 0, m_sum = 0, n_sum = 0;
+  std::vector<TimedSize> measured;
   for (const Sample& sample : samples) {
     if (!(sample.time_s > 0)) throw InvalidArgument(text("time_s = ", sample.time_s, ": must be positive"));
-    const double m = static_cast<double>(sample.messages) / sample.time_s;
-    const double n = static_cast<double>(sample.bytes) / sample.time_s;
-    mm += m * m;
-    mn += m * n;
-    nn += n * n;
-    m_sum += m;
-    n_sum += n;
+    measured.push_back({.size = sample.bytes, .time_s = sample.time_s, .count = sample.messages});
   }
-  const double determinant = mm * nn - mn * mn;
-  if (!(determinant > 1e-12 * mm * nn)) {
-    throw InvalidArgument("samples: start-up and bandwidth need at least two different sizes");
-  }
-  double alpha = (m_sum * nn - n_sum * mn) / determinant, beta = (n_sum * mm - m_sum * mn) / determinant;
-  if (alpha < 0) {  // the nearest with a start-up of nothing
-    alpha = 0;
-    beta = n_sum / nn;
-  }
-  if (!(beta > 0)) throw InvalidArgument("samples: longer messages take no longer; no bandwidth describes them");
-  return {.start_up_s = alpha, .bandwidth_bytes_per_s = 1 / beta};
+  const LinearTime time = fit_linear_time(measured);
+  if (!(time.beta_s > 0)) throw InvalidArgument("samples: longer messages take no longer; no bandwidth describes them");
+  return {.start_up_s = time.alpha_s, .bandwidth_bytes_per_s = 1 / time.beta_s};
 }
 
 }  // namespace lockstep::cost

@@ -5,25 +5,11 @@
 #include <cstdint>
 #include <span>
 
+#include "lockstep/cost/linear_time.h"
 #include "lockstep/cost/microbatches.h"
 #include "lockstep/spec/stages.h"
 
 namespace lockstep::cost {
-
-struct LinearTime {
-  double alpha_s = 0;  // per micro-batch
-  double beta_s_per_sample = 0;
-  double at(int64_t samples) const { return alpha_s + beta_s_per_sample * static_cast<double>(samples); }
-};
-
-struct TimedSize {
-  int64_t samples = 0;
-  double time_s = 0;
-};
-
-// The nearest to the measured in the sum of squared relative errors, with neither coefficient below 0.
-//   throws   InvalidArgument: fewer than two different sizes, a time that is negative or not finite
-LinearTime fit_linear_time(std::span<const TimedSize> measured);
 
 // Of a stage or a part, by the kinds of a schedule's actions (schedule/table.h); seconds.
 struct ActionTimes {
