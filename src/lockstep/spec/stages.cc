@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
 #include <sstream>
-#include <tuple>
+#include <utility>
 
 #include "lockstep/schedule/generators.h"
 #include "lockstep/schedule/passes.h"
@@ -73,56 +72,38 @@ std::vector<Stage> stages_of_counts(const std::vector<int64_t>& counts, int64_t 
   return stages;
 }
 
-// What a cut should have little of, in this order: the most of a rank, the most of a stage, the sum of stages' squares.
-using Badness = std::tuple<double, double, double>;
-
-Badness badness(const std::vector<int64_t>& counts, const std::vector<double>& costs,
-                const std::vector<int>& rank_of_stage) {
-  std::map<int, double> of_rank;
-  double most_of_rank = 0, most = 0, squares = 0;
-  auto part = costs.begin();
-  for (size_t stage = 0; stage < counts.size(); ++stage) {
-    const double cost = std::reduce(part, part + counts[stage]);
-    part += counts[stage];
-    most_of_rank = std::max(most_of_rank, of_rank[rank_of_stage[stage]] += cost);
-    most = std::max(most, cost);
-    squares += cost * cost;
-  }
-  return {most_of_rank, most, squares};
-}
-
-// Moves a part from one stage to another, and those between them along, for as long as one of the moves is a gain.
-void even_out_ranks(std::vector<int64_t>& counts, const std::vector<double>& costs,
-                    const std::vector<int>& rank_of_stage) {
-  Badness least = badness(counts, costs, rank_of_stage);
-  const auto gains = [&](int64_t& from, int64_t& to) {
-    if (from == 1 || &from == &to) return false;
-    --from, ++to;
-    const Badness moved = badness(counts, costs, rank_of_stage);
-    const bool is_gain = moved < least;
-    if (is_gain) {
-      least = moved;
-    } else {
-      ++from, --to;
-    }
-    return is_gain;
+// By stage, its number of layers: one layer after the other goes where there is least, by rank and then by stage. With
+// layers that cost the same this leaves, of all cuts, the most of a rank least (Gross 1956: a sum of convex terms).
+std::vector<int64_t> balanced_layers(const RunPlan& plan, const PartCosts& costs) {
+  const auto stages = static_cast<size_t>(num_stages(plan.parallel));
+  const std::vector<int> rank_of = rank_of_stage(plan.parallel);
+  struct Load {
+    double ends = 0;  // embedding, head
+    int64_t layers = 0;
   };
-  for (bool again = true; again;) {
-    again = false;
-    for (int64_t& from : counts) {
-      for (int64_t& to : counts) again = gains(from, to) || again;
-    }
+  std::vector<Load> of_stage(stages), by_rank(static_cast<size_t>(plan.parallel.pipeline));
+  const auto of_rank = [&](size_t stage) -> Load& { return by_rank[static_cast<size_t>(rank_of[stage])]; };
+  const auto cost = [&](const Load& load) { return load.ends + costs.layer * static_cast<double>(load.layers); };
+  of_stage.front().ends += costs.embedding;
+  of_stage.back().ends += costs.head;
+  for (size_t stage = 0; stage < stages; ++stage) {
+    if (stage > 0 && stage + 1 < stages) of_stage[stage].layers = 1;
+    of_rank(stage).ends += of_stage[stage].ends;
+    of_rank(stage).layers += of_stage[stage].layers;
   }
-}
-
-// Of one stage per rank the longest is as short as can be. Of several, equally short stages may leave one rank twice
-// the work of another.
-std::vector<int64_t> balanced_counts(const RunPlan& plan) {
-  std::vector<double> costs;
-  for (const ModelPart& part : parts(plan.model)) costs.push_back(forward_flops(plan.model, part.name));
-  std::vector<int64_t> counts = balance(costs, num_stages(plan.parallel));
-  if (plan.parallel.chunks > 1) even_out_ranks(counts, costs, rank_of_stage(plan.parallel));
-  return counts;
+  const auto middle = static_cast<int64_t>(stages) - 2;
+  for (int64_t left = plan.model.layers - std::max<int64_t>(middle, 0); left > 0; --left) {
+    size_t least = 0;
+    const auto key = [&](size_t stage) { return std::pair(cost(of_rank(stage)), cost(of_stage[stage])); };
+    for (size_t stage = 1; stage < stages; ++stage) {
+      if (key(stage) < key(least)) least = stage;
+    }
+    ++of_stage[least].layers;
+    ++of_rank(least).layers;
+  }
+  std::vector<int64_t> layers;
+  for (const Load& load : of_stage) layers.push_back(load.layers);
+  return layers;
 }
 
 void check_stages(const RunPlan& plan, Rules& rules) {
@@ -138,15 +119,15 @@ void check_stages(const RunPlan& plan, Rules& rules) {
     return;
   }
   const std::vector<int64_t> counts = parse_stages(written);
-  const bool fits = layers >= 1 && static_cast<int64_t>(counts.size()) == stages &&
+  const bool fits = static_cast<int64_t>(counts.size()) == stages &&
                     std::reduce(counts.begin(), counts.end()) == layers + 2 &&
                     to_string(stages_of_counts(counts, layers)) == written;
   if (fits) return;
-  const bool cuts = layers >= 1 && stages <= layers + 2;
+  const bool cuts = stages <= layers + 2;
   rules.broken("parallel.stages", text('"', written, '"'),
                text("must be ", stages, " stages of E (the embedding), then ", layers,
                     " layers, then H (the head), joined by + within a stage"),
-               cuts ? text('"', to_string(stages_of_counts(balanced_counts(plan), layers)), '"') : "");
+               cuts ? text('"', to_string(cut_into_stages(plan, forward_flops(plan.model))), '"') : "");
 }
 
 schedule::Shape shape_of(const ParallelSpec& parallel, int64_t microbatches) {
@@ -245,57 +226,28 @@ schedule::Table computing_table(const ParallelSpec& parallel, int64_t microbatch
 
 }  // namespace
 
-double forward_flops(const ModelSpec& model, std::string_view part) {
+PartCosts forward_flops(const ModelSpec& model) {
   const auto hidden = static_cast<double>(model.hidden), sequence = static_cast<double>(model.sequence);
-  if (part == "embed") return hidden;
-  if (part == "head") return 2 * hidden * static_cast<double>(model.vocab);
   const auto queries = static_cast<double>(model.heads * model.head_size());
   const auto keys = static_cast<double>(model.kv_heads * model.head_size());
   const double ffn_matrices = model.activation == Activation::swiglu ? 3 : 2;
   const double linears = 2 * hidden * (2 * queries + 2 * keys + ffn_matrices * static_cast<double>(model.ffn_hidden));
-  return linears + 4 * sequence * queries;
+  return {.embedding = hidden,
+          .layer = linears + 4 * sequence * queries,
+          .head = 2 * hidden * static_cast<double>(model.vocab)};
 }
 
-std::vector<int64_t> balance(const std::vector<double>& costs, int64_t stages) {
-  const auto parts = static_cast<int64_t>(costs.size());
-  if (stages < 1 || stages > parts) {
-    throw InvalidArgument(
-        Problem{"stages", text(stages), text("must be between 1 and the ", parts, " parts"), text(parts)}.message());
-  }
-  using Cost = std::pair<double, double>;  // the most expensive stage, the sum of squares
-  constexpr double kInfinite = std::numeric_limits<double>::infinity();
-  const auto at = [&](auto& table, int64_t stage, int64_t end) -> auto& {
-    return table[static_cast<size_t>(stage * (parts + 1) + end)];
-  };
-  // best(s, e): of the first e parts on s stages; begin(s, e): where the last of these stages begins.
-  std::vector<Cost> best(static_cast<size_t>((stages + 1) * (parts + 1)), {kInfinite, kInfinite});
-  std::vector<int64_t> begin(best.size(), 0);
-  at(best, 0, 0) = {0, 0};
-  for (int64_t stage = 1; stage <= stages; ++stage) {
-    for (int64_t end = stage; end <= parts; ++end) {
-      double cost = 0;
-      for (int64_t from = end - 1; from >= stage - 1; --from) {
-        cost += costs[static_cast<size_t>(from)];
-        const auto [most, squares] = at(best, stage - 1, from);
-        const Cost candidate{std::max(most, cost), squares + cost * cost};
-        if (candidate >= at(best, stage, end)) continue;
-        at(best, stage, end) = candidate;
-        at(begin, stage, end) = from;
-      }
-    }
-  }
-  std::vector<int64_t> counts(static_cast<size_t>(stages));
-  for (int64_t stage = stages, end = parts; stage > 0; --stage) {
-    counts[static_cast<size_t>(stage - 1)] = end - at(begin, stage, end);
-    end = at(begin, stage, end);
-  }
-  return counts;
+std::vector<Stage> cut_into_stages(const RunPlan& plan, const PartCosts& costs) {
+  std::vector<int64_t> counts = balanced_layers(plan, costs);
+  ++counts.front();  // the embedding
+  ++counts.back();   // the head
+  return stages_of_counts(counts, plan.model.layers);
 }
 
 std::vector<Stage> cut_into_stages(const RunPlan& plan) {
   const std::string& written = plan.parallel.stages;
-  const auto counts = written.empty() ? balanced_counts(plan) : parse_stages(written);
-  return stages_of_counts(counts, plan.model.layers);
+  if (written.empty()) return cut_into_stages(plan, forward_flops(plan.model));
+  return stages_of_counts(parse_stages(written), plan.model.layers);
 }
 
 std::string to_string(const std::vector<Stage>& stages) {
@@ -341,11 +293,12 @@ std::vector<std::string> parameters_of(const Stage& stage, const ModelSpec& mode
 std::vector<Problem> validate_pipeline(const RunPlan& plan, int64_t data_ranks) {
   Rules rules;
   constexpr int64_t kMost = 1 << 16;
+  const bool layers = plan.model.layers >= 1 && plan.model.layers <= kMost;
   const bool counts = rules.within("parallel.pipeline", plan.parallel.pipeline, 1, kMost) &&
                       rules.within("parallel.chunks", plan.parallel.chunks, 1, kMost);
   const bool scheduled = counts && check_schedule(plan, std::max<int64_t>(1, data_ranks), rules);
   // Stages lie where the schedule has them.
-  if (scheduled && plan.model.layers >= 1) check_stages(plan, rules);
+  if (scheduled && layers) check_stages(plan, rules);
   return rules.take();
 }
 

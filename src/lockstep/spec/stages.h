@@ -3,8 +3,7 @@
 //   embed -> layers 0 .. n-1 -> head       is cut, in this order, into parallel.pipeline * parallel.chunks stages
 //
 // parallel.stages says where to cut, stage by stage: the number of its layers, E for the embedding, H for the head,
-// joined by "+". Empty: where the longest stage is shortest, by the forward's floating-point operations; with several
-// stages per rank, moved to where the rank with most of them has least.
+// joined by "+". Empty: balanced by the forward's floating-point operations.
 //
 //   "E+2,3,3,2+H"   10 layers on 4 stages         "E,3,3,H"   6 layers, the embedding and the head by themselves
 #pragma once
@@ -27,13 +26,17 @@ struct Stage {
   bool operator==(const Stage&) const = default;
 };
 
-// Of forward, a token: a part's share of the work. The embedding's lookup counts as one addition per feature.
-double forward_flops(const ModelSpec& model, std::string_view part);
+// What the model's parts cost, in any unit; every layer the same.
+struct PartCosts {
+  double embedding = 0, layer = 0, head = 0;
+};
 
-// Cuts parts with these costs, in order, into `stages` runs of at least one part each: the most expensive is as cheap
-// as can be, and among such cuts the sum of squares is least. Returns the number of parts of each.
-//   throws InvalidArgument for more stages than parts
-std::vector<int64_t> balance(const std::vector<double>& costs, int64_t stages);
+// Floating-point operations of forward, a token. The embedding's lookup counts as one addition per feature.
+PartCosts forward_flops(const ModelSpec& model);
+
+// Balances the plan's stages by these costs, whatever parallel.stages says: the pipeline rank with most has least, then
+// the one with second most, and so on; so have, among such cuts, the stages. Each has one part at least.
+std::vector<Stage> cut_into_stages(const RunPlan& plan, const PartCosts& costs);
 
 // The stages of a valid plan.
 std::vector<Stage> cut_into_stages(const RunPlan& plan);

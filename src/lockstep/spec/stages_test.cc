@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <random>
+#include <utility>
 
 #include "lockstep/base/text.h"
 
@@ -47,6 +50,75 @@ TEST(CutIntoStages, GivesRanksAsManyLayersWhereTheirStagesCannotHaveAsMany) {
       }
     }
   }
+}
+
+using Costs = std::vector<double>;
+
+// What ranks have, the most first, then what stages have.
+std::pair<Costs, Costs> loads(const std::vector<Stage>& stages, const PartCosts& costs, const std::vector<int>& ranks) {
+  Costs of_stage, of_rank(static_cast<size_t>(*std::ranges::max_element(ranks)) + 1);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const Stage& stage = stages[i];
+    of_stage.push_back((stage.embed ? costs.embedding : 0) + costs.layer * static_cast<double>(stage.layers.size) +
+                       (stage.head ? costs.head : 0));
+    of_rank[static_cast<size_t>(ranks[i])] += of_stage.back();
+  }
+  std::ranges::sort(of_rank, std::greater());
+  std::ranges::sort(of_stage, std::greater());
+  return {of_rank, of_stage};
+}
+
+// Calls visit(stages) for every cut of the model into stages of one part at least.
+void for_each_cut(int64_t layers, size_t stages, std::vector<Stage>& begun,
+                  const std::function<void(const std::vector<Stage>&)>& visit) {
+  const int64_t at = begun.empty() ? 0 : begun.back().layers.offset + begun.back().layers.size;
+  const bool first = begun.empty(), last = begun.size() + 1 == stages;
+  for (int64_t count = last ? layers - at : first ? 0 : 1; count <= layers - at; ++count) {
+    const Stage stage{.embed = first, .layers = {at, count}, .head = last};
+    begun.push_back(stage);
+    if (last) {
+      visit(begun);
+    } else {
+      for_each_cut(layers, stages, begun, visit);
+    }
+    begun.pop_back();
+  }
+}
+
+// No cut is better: whole costs, so that sums are exact and cuts with the same loads compare equal.
+TEST(CutIntoStages, IsTheBestOfAllCuts) {
+  std::mt19937 random(1);
+  const auto below = [&random](unsigned end) { return static_cast<int64_t>(random() % end); };
+  struct Kind {
+    const char* schedule;
+    int64_t chunks;
+  };
+  int cuts = 0;
+  for (const auto& [schedule, chunks] :
+       std::vector<Kind>{{"1f1b", 1}, {"interleaved", 2}, {"interleaved", 3}, {"zb_v", 2}, {"dualpipe_v", 2}}) {
+    for (int i = 0; i < 60; ++i) {
+      const int64_t ranks = 2 + below(chunks == 1 ? 4 : 2);
+      const int64_t layers = ranks * chunks - 2 + below(6);
+      const RunPlan plan = pipeline(schedule, ranks, chunks, std::max<int64_t>(1, layers));
+      const PartCosts costs{.embedding = static_cast<double>(below(20)),
+                            .layer = static_cast<double>(1 + below(20)),
+                            .head = static_cast<double>(below(60))};
+      const std::vector<int> rank_of = rank_of_stage(plan.parallel);
+      const std::vector<Stage> found = cut_into_stages(plan, costs);
+      const auto least = loads(found, costs, rank_of);
+      bool is_a_cut = false;
+      std::vector<Stage> begun;
+      for_each_cut(plan.model.layers, rank_of.size(), begun, [&](const std::vector<Stage>& stages) {
+        ++cuts;
+        is_a_cut = is_a_cut || stages == found;
+        EXPECT_LE(least, loads(stages, costs, rank_of))
+            << schedule << ": " << to_string(found) << " is worse than " << to_string(stages) << " with "
+            << costs.embedding << ", " << costs.layer << ", " << costs.head;
+      });
+      EXPECT_TRUE(is_a_cut) << to_string(found);
+    }
+  }
+  EXPECT_GT(cuts, 5000);
 }
 
 TEST(CutIntoStages, StaysWhereTheUserCuts) {
