@@ -166,6 +166,14 @@ void print(const Calibration& calibration) {
   }
 }
 
+// Where the plan leaves its cut to measuring, the one that these times make.
+std::vector<spec::Stage> stages_of(const spec::RunPlan& plan, const cost::ModelTimes& times, int ranks) {
+  if (!spec::awaits_measuring(plan.parallel)) return spec::cut_into_stages(plan);
+  const int64_t samples = plan.train.microbatch;
+  return spec::cut_into_stages(plan, cost::step_costs(times.embedding.at(samples), times.block.at(samples),
+                                                      times.head.at(samples), spec::step_table(plan, ranks)));
+}
+
 int calibrate(const CalibrateOptions& options) {
   Calibration calibration{.plan = spec::read_plan(options.config, options.overrides),
                           .samples = counts("--samples", options.samples)};
@@ -176,10 +184,11 @@ int calibrate(const CalibrateOptions& options) {
   }
   const std::vector<int64_t> stages = depths(options, plan);
   const int64_t data_ranks = std::max<int64_t>(1, plan.parallel.data);
-  spec::refuse(spec::validate(plan, static_cast<int>(data_ranks * plan.parallel.tensor * plan.parallel.pipeline)));
+  const int ranks = static_cast<int>(data_ranks * plan.parallel.tensor * plan.parallel.pipeline);
+  spec::refuse(spec::validate(plan, ranks));
   const auto world = init();  // measured as training runs; several ranks measure at once, sharing the machine's memory
   calibration.model = train::measure_model(plan, calibration.samples, {.seconds = options.seconds});
-  calibration.stages = spec::cut_into_stages(plan);
+  calibration.stages = stages_of(plan, calibration.model.fits(), ranks);
   for (const int64_t depth : stages) {
     calibration.pipelines.push_back(
         best_of(calibration.model.fits(), plan, depth, plan.train.global_batch / data_ranks));

@@ -6,7 +6,6 @@
 
 #include "lockstep/distributed/init.h"
 #include "lockstep/simulate/analysis.h"
-#include "lockstep/spec/microbatches.h"
 #include "lockstep/spec/stages.h"
 #include "lockstep/train/stage_timer.h"
 
@@ -46,20 +45,7 @@ simulate::Costs costs_of(const spec::RunPlan& plan, const schedule::Table& table
   const double update = update_s(times, table.rank_of_stage);
   const auto seconds = [times, update](const Action& action) {
     if (action.kind == Action::Kind::optimizer_step) return update;
-    const cost::ActionTimes& of_stage = times.at(static_cast<size_t>(action.stage));
-    switch (action.kind) {
-      case Action::Kind::forward:
-      case Action::Kind::recompute:
-        return of_stage.forward_s;
-      case Action::Kind::backward:
-        return of_stage.backward_s;
-      case Action::Kind::input_grad:
-        return of_stage.input_grad_s;
-      case Action::Kind::weight_grad:
-        return of_stage.weight_grad_s;
-      default:
-        return 0.0;
-    }
+    return times.at(static_cast<size_t>(action.stage)).of(action.kind);
   };
   return {.duration = [seconds, slower](const Action& action) { return slower * seconds(action); }};
 }
@@ -69,9 +55,7 @@ simulate::Costs costs_of(const spec::RunPlan& plan, const schedule::Table& table
 std::vector<trace::Event> predict_step(const spec::RunPlan& plan, int ranks) {
   prepare_rank_thread(1);
   const mesh::Mesh mesh = spec::make_mesh(plan.parallel, ranks);
-  const int64_t microbatches =
-      spec::microbatches_of_rank(spec::num_microbatches(plan.train), {0, mesh.size(mesh::Axis::data)}).size;
-  const schedule::Table table = spec::pipeline_table(plan.parallel, microbatches);
+  const schedule::Table table = spec::step_table(plan, ranks);
   const auto of_pipeline = simulate::events(simulate::simulate(table, costs_of(plan, table, ranks)));
   std::vector<trace::Event> events;
   for (int rank = 0; rank < ranks; ++rank) {

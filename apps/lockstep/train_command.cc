@@ -5,13 +5,16 @@
 #include "command.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/flight_recorder.h"
+#include "lockstep/comm/share_text.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/distributed/init.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/world.h"
 #include "lockstep/spec/layout.h"
+#include "lockstep/spec/stages.h"
 #include "lockstep/spec/toml.h"
 #include "lockstep/trace/chrome.h"
+#include "lockstep/train/measured_stages.h"
 #include "lockstep/train/run.h"
 #include "prediction.h"
 #include "trace_report.h"
@@ -60,16 +63,21 @@ std::string log_file_of(const spec::RunPlan& plan, int rank) {
   return failed ? "" : text(plan.run.directory, "/rank", rank, ".log");
 }
 
-int train_as_rank(const spec::RunPlan& plan, const TrainOptions& options) {
+int train_as_rank(spec::RunPlan plan, const TrainOptions& options) {
   const launch::Place place = launch::place_from_environment();
+  const bool measures = !options.predicted && spec::awaits_measuring(plan.parallel);
   if (!options.predicted) {
     spec::refuse(spec::validate(plan, place.world_size));
-    if (place.rank == 0) predict(plan, place.world_size);
+    if (place.rank == 0) {
+      plan = train::with_measured_stages(plan, place.world_size);
+      predict(plan, place.world_size);
+    }
   }
   const auto world = init({.deadline = deadline_of(plan),
                            .show_all_ranks = plan.run.log_all_ranks,
                            .log_file = log_file_of(plan, place.rank)});
   world->set_flight_folder(plan.run.directory);
+  if (measures) plan.parallel.stages = comm::shared_text(*world, plan.parallel.stages, 0, "parallel.stages");
   const std::string layout = options.layout.empty() ? to_string(spec::layout_of(plan, world->size())) : options.layout;
   const train::Summary summary = train::run(plan, layout, *world);
   if (world->rank() != 0) return 0;
@@ -120,9 +128,10 @@ int train(const TrainOptions& options) {
   const data::Batches batches(plan);  // what is wrong with the data shows before any rank starts
   if (ranks == 1) return train_as_rank(plan, options);
   comm::remove_flight_records(plan.run.directory);
+  plan = train::with_measured_stages(plan, ranks);
   predict(plan, ranks);
   std::vector<std::string> command = own_command_line();
-  command.emplace_back("--predicted");
+  command.insert(command.end(), {"--predicted", "--set", text("parallel.stages=\"", plan.parallel.stages, "\"")});
   const int code = launch::launch({.ranks = ranks, .command = command, .prefix_output = false});
   if (code == PeerLost("").exit_code()) show_flight_records(plan.run.directory);
   return code;

@@ -18,6 +18,7 @@
 #include "lockstep/launch/world.h"
 #include "lockstep/spec/layout.h"
 #include "lockstep/spec/toml.h"
+#include "lockstep/train/measured_stages.h"
 #include "lockstep/train/plain_loop.h"
 #include "lockstep/train/trainer.h"
 
@@ -62,12 +63,14 @@ std::string record_file(const std::string& folder, int rank) {
 }
 
 // This program again as rank processes, which leave their records in a folder.
-std::vector<train::RunRecord> run_as_processes(const VerifyOptions& options, const std::string& layout, int ranks) {
+std::vector<train::RunRecord> run_as_processes(const VerifyOptions& options, const std::string& layout,
+                                               const std::string& stages, int ranks) {
   char folder[] = "/tmp/lockstep-verify-XXXXXX";
   if (mkdtemp(folder) == nullptr) throw InvalidArgument("cannot make a folder in /tmp for the ranks' records");
   std::vector<std::string> command{own_path(),    "verify",          options.config, "--layouts", layout,
                                    "--precision", options.precision, "--record",     folder};
   for (const std::string& setting : options.overrides) command.insert(command.end(), {"--set", setting});
+  command.insert(command.end(), {"--set", text("parallel.stages=\"", stages, "\"")});
   const int code = options.backend == "mpi"
                        ? launch::mpirun({.ranks = ranks, .command = command})
                        : launch::launch({.ranks = ranks, .command = command, .prefix_output = true});
@@ -181,12 +184,13 @@ int verify(const VerifyOptions& options) {
   std::vector<Verdict> verdicts;
   bool all_pass = true;
   for (size_t i = 0; i < layouts.size(); ++i) {
-    const spec::RunPlan plan = plan_of(options, layouts[i]);
+    const int ranks = layouts[i].world_size();
+    const spec::RunPlan plan = train::with_measured_stages(plan_of(options, layouts[i]), ranks);
     const auto key = std::tuple(plan.train.microbatch, plan.parallel.reduction, plan.train.precision);
     if (!references.contains(key)) references[key] = train::plain_loop(plan);
-    const int ranks = layouts[i].world_size();
-    const auto records =
-        options.backend == "in_process" ? run_in_process(plan, ranks) : run_as_processes(options, names[i], ranks);
+    const auto records = options.backend == "in_process"
+                             ? run_in_process(plan, ranks)
+                             : run_as_processes(options, names[i], plan.parallel.stages, ranks);
     Verdict& verdict = verdicts.emplace_back(Verdict{names[i], worst_of(references[key], records), false});
     // Tensor ranks add inside of layers, in an order of their own.
     const bool must_be_bitwise =

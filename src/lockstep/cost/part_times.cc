@@ -7,6 +7,23 @@
 
 namespace lockstep::cost {
 
+double ActionTimes::of(schedule::Action::Kind kind) const {
+  using enum schedule::Action::Kind;
+  switch (kind) {
+    case forward:
+    case recompute:
+      return forward_s;
+    case backward:
+      return backward_s;
+    case input_grad:
+      return input_grad_s;
+    case weight_grad:
+      return weight_grad_s;
+    default:
+      return 0;
+  }
+}
+
 ActionTimes PartTimes::at(int64_t samples) const {
   return {forward.at(samples), backward.at(samples), input_grad.at(samples), weight_grad.at(samples), optimizer_s};
 }
@@ -26,6 +43,18 @@ PartTimes fit_part_times(std::span<const int64_t> samples, std::span<const Actio
   for (const ActionTimes& each : measured) times.optimizer_s += each.optimizer_s;
   times.optimizer_s /= static_cast<double>(measured.size());
   return times;
+}
+
+spec::PartCosts step_costs(const ActionTimes& embedding, const ActionTimes& block, const ActionTimes& head,
+                           const schedule::Table& table) {
+  const auto seconds = [&](const ActionTimes& part) {
+    double of_all_stages = 0;
+    for (const auto& actions : table.actions_by_rank) {
+      for (const schedule::Action& action : actions) of_all_stages += part.of(action.kind);
+    }
+    return of_all_stages / table.stages() + part.optimizer_s;
+  };
+  return {.embedding = seconds(embedding), .layer = seconds(block), .head = seconds(head)};
 }
 
 ActionTimes stage_times(const ModelTimes& times, const spec::Stage& stage, int64_t samples) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/cost/linear_time.h"
 #include "lockstep/cost/microbatches.h"
+#include "lockstep/schedule/table.h"
 #include "lockstep/spec/stages.h"
 
 namespace lockstep::cost {
@@ -15,6 +16,8 @@ namespace lockstep::cost {
 struct ActionTimes {
   double forward_s = 0, backward_s = 0, input_grad_s = 0, weight_grad_s = 0;  // of one micro-batch
   double optimizer_s = 0;                                                     // of one update
+  // Of an action on a micro-batch; 0 for one that computes nothing.
+  double of(schedule::Action::Kind kind) const;
 };
 
 struct PartTimes {
@@ -31,6 +34,11 @@ struct ModelTimes {
   PartTimes block;  // one layer
   PartTimes head;   // with the final norm and the loss
 };
+
+// By part, what it takes of a step: of the table's actions on a micro-batch those on one stage, as many of each kind as
+// stages have in the mean, and one update. For spec::cut_into_stages.
+spec::PartCosts step_costs(const ActionTimes& embedding, const ActionTimes& block, const ActionTimes& head,
+                           const schedule::Table& table);
 
 ActionTimes stage_times(const ModelTimes& times, const spec::Stage& stage, int64_t samples);
 

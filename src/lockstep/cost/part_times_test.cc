@@ -5,6 +5,9 @@
 #include <cmath>
 #include <vector>
 
+#include "lockstep/schedule/generators.h"
+#include "lockstep/schedule/passes.h"
+
 namespace lockstep::cost {
 namespace {
 
@@ -29,6 +32,22 @@ TEST(StageTimes, AreTheSumOfWhatTheStageHolds) {
   const ActionTimes all = stage_times(times, {.embed = true, .layers = {0, 5}, .head = true}, 2);
   EXPECT_NEAR(all.forward_s, 151 * 5, 1e-9);
   EXPECT_NEAR(all.optimizer_s, 7 * 151, 1e-9);
+}
+
+// Each part is on one stage, which has every micro-batch once, whatever the kind calls the actions.
+TEST(StepCosts, CountWhatTheTableDoes) {
+  const ActionTimes one{.forward_s = 1, .backward_s = 20, .input_grad_s = 300, .weight_grad_s = 4000, .optimizer_s = 7};
+  const ActionTimes two{.forward_s = 2, .backward_s = 40, .input_grad_s = 600, .weight_grad_s = 8000};
+  const auto layer_s = [&](const schedule::Table& table) { return step_costs(two, one, two, table).layer; };
+  const schedule::Shape shape{.ranks = 2, .microbatches = 5};
+  const schedule::Table whole = schedule::make_table("1f1b", shape);
+  EXPECT_DOUBLE_EQ(layer_s(whole), 5 * 21 + 7);
+  EXPECT_DOUBLE_EQ(layer_s(schedule::add_step(schedule::add_communication(schedule::add_recompute(whole)))),
+                   5 * 22 + 7);
+  EXPECT_DOUBLE_EQ(layer_s(schedule::make_table("zb_h1", shape)), 5 * 4301 + 7);
+  const spec::PartCosts costs = step_costs(two, one, two, whole);
+  EXPECT_DOUBLE_EQ(costs.embedding, 5 * 42);
+  EXPECT_DOUBLE_EQ(costs.head, 5 * 42);
 }
 
 // Forward and backward of the whole model are 3 K (alpha + beta b).

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/collective/program.h"
+#include "lockstep/comm/share_text.h"
 
 namespace lockstep::measure {
 namespace {
@@ -100,12 +101,7 @@ collective::RuleTable completed(collective::RuleTable table, std::string_view ba
 }
 
 collective::RuleTable shared_table(comm::ProcessGroup& group, const collective::RuleTable& table) {
-  std::string text = to_string(table);
-  auto length = static_cast<int64_t>(text.size());
-  group.broadcast({.data = &length, .count = 1, .type = comm::DataType::i64}, 0);
-  text.resize(static_cast<size_t>(length));
-  group.broadcast({.data = text.data(), .count = length, .type = comm::DataType::u8}, 0);
-  return collective::parse_rules(text);
+  return collective::parse_rules(comm::shared_text(group, to_string(table)));
 }
 
 }  // namespace lockstep::measure

@@ -73,7 +73,7 @@ void for_each_field(Plan& plan, const Visit& visit) {
         "what pipeline ranks do when: 1f1b, another kind of lockstep schedule, or a table of your own, x.csv");
   visit("parallel", "chunks", plan.parallel.chunks, "parts of the model per pipeline rank");
   visit("parallel", "stages", plan.parallel.stages,
-        "where the model is cut, e.g. \"E+2,3,3,2+H\": layers, E embedding, H head; empty: balanced");
+        "where the model is cut, e.g. \"E+2,3,3,2+H\": layers, E embedding, H head; empty: balanced, or measured");
   visit("parallel", "order", plan.parallel.order, "of ranks along the axes, fastest first");
   visit("parallel", "zero", plan.parallel.zero,
         "what data ranks shard: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters");

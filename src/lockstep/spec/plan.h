@@ -58,7 +58,7 @@ struct ParallelSpec {
   int64_t pipeline = 1;                      // ranks that hold consecutive parts of the model
   std::string schedule = "1f1b";             // what a pipeline rank does when: a name of schedule/generators.h, a .csv
   int64_t chunks = 1;                        // stages per pipeline rank
-  std::string stages;                        // where the model is cut (stages.h); empty: balanced
+  std::string stages;                        // where the model is cut (stages.h); empty: balanced, "measured"
   mesh::Order order = mesh::kAxes;           // which axis varies fastest over the ranks
   int64_t zero = 0;               // shards over data ranks: 1 optimizer state, 2 and gradients, 3 and parameters
   int64_t zero_group = 0;         // data ranks that share one copy of what is sharded; 0: all of them

@@ -109,7 +109,7 @@ std::vector<int64_t> balanced_layers(const RunPlan& plan, const PartCosts& costs
 void check_stages(const RunPlan& plan, Rules& rules) {
   const std::string& written = plan.parallel.stages;
   const int64_t stages = num_stages(plan.parallel), layers = plan.model.layers;
-  if (written.empty()) {
+  if (written.empty() || written == kMeasured) {
     if (stages <= layers + 2) return;
     const auto works = [&](int64_t candidate) { return candidate * plan.parallel.chunks <= layers + 2; };
     rules.broken("parallel.pipeline", plan.parallel.pipeline,
@@ -126,7 +126,7 @@ void check_stages(const RunPlan& plan, Rules& rules) {
   const bool cuts = stages <= layers + 2;
   rules.broken("parallel.stages", text('"', written, '"'),
                text("must be ", stages, " stages of E (the embedding), then ", layers,
-                    " layers, then H (the head), joined by + within a stage"),
+                    " layers, then H (the head), joined by + within a stage, or \"measured\""),
                cuts ? text('"', to_string(cut_into_stages(plan, forward_flops(plan.model))), '"') : "");
 }
 
@@ -246,7 +246,14 @@ std::vector<Stage> cut_into_stages(const RunPlan& plan, const PartCosts& costs) 
 
 std::vector<Stage> cut_into_stages(const RunPlan& plan) {
   const std::string& written = plan.parallel.stages;
-  if (written.empty()) return cut_into_stages(plan, forward_flops(plan.model));
+  if (awaits_measuring(plan.parallel)) {
+    throw InvalidArgument(
+        Problem{"parallel.stages", text('"', written, '"'),
+                "lockstep train and verify measure before their ranks start; a plan that runs says where it is cut",
+                text('"', to_string(cut_into_stages(plan, forward_flops(plan.model))), '"')}
+            .message());
+  }
+  if (written.empty() || written == kMeasured) return cut_into_stages(plan, forward_flops(plan.model));
   return stages_of_counts(parse_stages(written), plan.model.layers);
 }
 
@@ -260,6 +267,10 @@ std::string to_string(const std::vector<Stage>& stages) {
     words.push_back(join(parts, "+"));
   }
   return join(words, ",");
+}
+
+bool awaits_measuring(const ParallelSpec& parallel) {
+  return parallel.stages == kMeasured && num_stages(parallel) > 1;
 }
 
 std::vector<int> rank_of_stage(const ParallelSpec& parallel) {
@@ -313,6 +324,11 @@ schedule::Table pipeline_table(const ParallelSpec& parallel, int64_t microbatche
   if (parallel.recompute == Recompute::stage && !has(Kind::recompute)) table = schedule::add_recompute(table);
   if (!schedule::has_communication(table)) table = schedule::add_communication(table);
   return has(Kind::optimizer_step) ? table : schedule::add_step(table);
+}
+
+schedule::Table step_table(const RunPlan& plan, int world_size) {
+  const int data_ranks = make_mesh(plan.parallel, world_size).size(mesh::Axis::data);
+  return pipeline_table(plan.parallel, microbatches_of_rank(num_microbatches(plan.train), {0, data_ranks}).size);
 }
 
 schedule::Table forward_table(const ParallelSpec& parallel, int64_t microbatches) {

@@ -3,7 +3,8 @@
 //   embed -> layers 0 .. n-1 -> head       is cut, in this order, into parallel.pipeline * parallel.chunks stages
 //
 // parallel.stages says where to cut, stage by stage: the number of its layers, E for the embedding, H for the head,
-// joined by "+". Empty: balanced by the forward's floating-point operations.
+// joined by "+". Empty: balanced by the forward's floating-point operations. "measured": by times of the machine, which
+// whoever starts the ranks takes, and replaces by a cut (train/measured_stages.h).
 //
 //   "E+2,3,3,2+H"   10 layers on 4 stages         "E,3,3,H"   6 layers, the embedding and the head by themselves
 #pragma once
@@ -18,6 +19,8 @@
 #include "lockstep/spec/plan.h"
 
 namespace lockstep::spec {
+
+inline constexpr std::string_view kMeasured = "measured";
 
 struct Stage {
   bool embed = false;
@@ -39,9 +42,13 @@ PartCosts forward_flops(const ModelSpec& model);
 std::vector<Stage> cut_into_stages(const RunPlan& plan, const PartCosts& costs);
 
 // The stages of a valid plan.
+//   throws   InvalidArgument where the cut is still to be measured
 std::vector<Stage> cut_into_stages(const RunPlan& plan);
 // "E+2,3,3,2+H"
 std::string to_string(const std::vector<Stage>& stages);
+
+// Whether there is more than one stage, to be cut by times that nobody has taken yet.
+bool awaits_measuring(const ParallelSpec& parallel);
 
 // By stage, for parallel.schedule.
 std::vector<int> rank_of_stage(const ParallelSpec& parallel);
@@ -57,6 +64,8 @@ std::vector<Problem> validate_pipeline(const RunPlan& plan, int64_t data_ranks);
 // reductions. parallel.schedule may also name a file, "x.csv", in PyTorch's format (schedule/table.h); what it lacks of
 // these is added.
 schedule::Table pipeline_table(const ParallelSpec& parallel, int64_t microbatches);
+// Of data rank 0, with as many micro-batches as it has in a valid plan.
+schedule::Table step_table(const RunPlan& plan, int world_size);
 // Its forwards and their messages alone, as validation runs them.
 schedule::Table forward_table(const ParallelSpec& parallel, int64_t microbatches);
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::spec {
@@ -125,6 +126,30 @@ TEST(CutIntoStages, StaysWhereTheUserCuts) {
   RunPlan plan = pipeline("zb_v", 2, 2, 6);
   plan.parallel.stages = "E+1,2,2,1+H";
   EXPECT_EQ(to_string(cut_into_stages(plan)), plan.parallel.stages);
+}
+
+TEST(CutIntoStages, WaitsForTimesWhereTheyAreToBeMeasured) {
+  RunPlan plan = pipeline("1f1b", 2, 1, 4);
+  EXPECT_FALSE(awaits_measuring(plan.parallel));
+  plan.parallel.stages = kMeasured;
+  EXPECT_TRUE(awaits_measuring(plan.parallel));
+  EXPECT_THAT(validate_pipeline(plan, 1), testing::IsEmpty());
+  EXPECT_EQ(to_string(cut_into_stages(plan, {.embedding = 3, .layer = 1, .head = 1})), "E+1,3+H");
+  EXPECT_THAT([&] { cut_into_stages(plan); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  "parallel.stages = \"measured\": lockstep train and verify measure before their ranks start; a plan "
+                  "that runs says where it is cut (nearest: \"E+2,2+H\")"));
+  plan.parallel.pipeline = 1;
+  EXPECT_FALSE(awaits_measuring(plan.parallel)) << "one stage is the whole model";
+  EXPECT_EQ(to_string(cut_into_stages(plan)), "E+4+H");
+}
+
+TEST(StepTable, IsOfTheDataRankWithMostMicrobatches) {
+  RunPlan plan = pipeline("1f1b", 2, 1, 4);
+  plan.train.global_batch = 10;
+  plan.train.microbatch = 2;
+  EXPECT_EQ(step_table(plan, 2).microbatches, 5);
+  EXPECT_EQ(step_table(plan, 4).microbatches, 3);
 }
 
 }  // namespace
