@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "lockstep/distributed/init.h"
+#include "lockstep/measure/message_time.h"
 #include "lockstep/simulate/analysis.h"
 #include "lockstep/spec/stages.h"
 #include "lockstep/train/stage_timer.h"
@@ -38,6 +39,14 @@ double update_s(const std::vector<cost::ActionTimes>& times, const std::vector<i
   return longest;
 }
 
+// Of one micro-batch, from stage to stage: its activations, or their gradient.
+int64_t message_bytes(const spec::RunPlan& plan) {
+  const int64_t ranks = plan.parallel.sequence_parallel ? plan.parallel.tensor : 1;
+  const int64_t positions = (plan.model.sequence + ranks - 1) / ranks;
+  const int64_t width = plan.train.precision == spec::Precision::fp64 ? 8 : spec::is_low(plan.train.precision) ? 2 : 4;
+  return plan.train.microbatch * positions * plan.model.hidden * width;
+}
+
 simulate::Costs costs_of(const spec::RunPlan& plan, const schedule::Table& table, int ranks) {
   const std::vector<cost::ActionTimes> times = stage_times(plan);
   const double cores = std::max(1u, std::thread::hardware_concurrency());
@@ -47,7 +56,9 @@ simulate::Costs costs_of(const spec::RunPlan& plan, const schedule::Table& table
     if (action.kind == Action::Kind::optimizer_step) return update;
     return times.at(static_cast<size_t>(action.stage)).of(action.kind);
   };
-  return {.duration = [seconds, slower](const Action& action) { return slower * seconds(action); }};
+  const int64_t bytes = message_bytes(plan);
+  return {.duration = [seconds, slower](const Action& action) { return slower * seconds(action); },
+          .transfer = measure::message_time(bytes).at(bytes)};
 }
 
 }  // namespace

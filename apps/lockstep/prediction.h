@@ -9,8 +9,9 @@
 namespace lockstep::cli {
 
 // Every stage's actions are timed here, alone on one rank, and the table that the run will interpret is simulated with
-// those times. Tensor ranks are taken to share a stage's time evenly, and ranks beyond the machine's cores the cores;
-// messages and reductions take no time. Events of every rank's compute, in seconds from 0.
+// those times and with what a message takes between two ranks of this host. Tensor ranks are taken to share a stage's
+// time evenly, and ranks beyond the machine's cores the cores; reductions take no time. Events of every rank's compute,
+// in seconds from 0.
 std::vector<trace::Event> predict_step(const spec::RunPlan& plan, int ranks);
 
 }  // namespace lockstep::cli

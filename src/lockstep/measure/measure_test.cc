@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process/in_process.h"
 #include "lockstep/measure/account.h"
+#include "lockstep/measure/message_time.h"
 
 namespace lockstep::measure {
 namespace {
@@ -217,6 +218,15 @@ TEST(Measure, RunsTheAlgorithmThatIsAskedFor) {
     series.leave_out_refused = true;
     ASSERT_TRUE(measure(group, series, [](const Row&) {}).empty());
   });
+}
+
+TEST(MessageTime, GrowsFromAStartUp) {
+  for (const int64_t bytes : {1, 300'000}) {
+    const cost::LinearTime time = message_time(bytes);
+    EXPECT_GT(time.at(bytes), 0);
+    EXPECT_GE(time.alpha_s, 0);
+    EXPECT_GE(time.beta_s, 0);
+  }
 }
 
 TEST(Fastest, IsRankZerosEverywhere) {
