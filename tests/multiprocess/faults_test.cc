@@ -69,6 +69,13 @@ RANK_PROGRAM(exchanges_forever) {
   }
 }
 
+// Rank 0 runs ahead.
+RANK_PROGRAM(broadcasts_forever) {
+  announce_all(world);
+  std::vector<float> values(10);
+  while (true) world.broadcast(f32(values), 0);
+}
+
 RANK_PROGRAM(idles) {
   announce_all(world);
   while (true) std::this_thread::sleep_for(milliseconds(100));
@@ -108,7 +115,7 @@ RANK_PROGRAM(waits_for_a_message) {
 
 class Killed : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(While, Killed,
-                         testing::Values("reduces_forever", "exchanges_forever", "idles",
+                         testing::Values("reduces_forever", "exchanges_forever", "broadcasts_forever", "idles",
                                          "computes_beside_asynchronous_calls", "uses_subgroup", "waits_for_a_message"));
 
 TEST_P(Killed, RankEndsTheOthersWithinASecond) {
@@ -131,7 +138,7 @@ TEST_P(Killed, RankEndsTheOthersWithinASecond) {
 }
 
 class Stopped : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(While, Stopped, testing::Values("reduces_forever", "uses_subgroup"));
+INSTANTIATE_TEST_SUITE_P(While, Stopped, testing::Values("reduces_forever", "broadcasts_forever", "uses_subgroup"));
 
 TEST_P(Stopped, RankEndsTheOthersAtTheDeadline) {
   constexpr double kDeadline_s = 1;
@@ -143,7 +150,9 @@ TEST_P(Stopped, RankEndsTheOthersAtTheDeadline) {
   const JobResult result = job.finish();
   EXPECT_LT(now_s() - start_s, kDeadline_s + 1 + kSlack_s);
   EXPECT_EQ(result.exit_code, 3) << result.output;
-  EXPECT_THAT(result.output, AllOf(HasSubstr("DeadlineExceeded"), HasSubstr("for rank 1"), HasSubstr("all_reduce")));
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("DeadlineExceeded"), HasSubstr("for rank 1"),
+                    HasSubstr(GetParam() == std::string("broadcasts_forever") ? "broadcast" : "all_reduce")));
   for (const pid_t rank : ranks) EXPECT_FALSE(process_runs(rank));
 }
 

@@ -274,4 +274,48 @@ std::string run_random_program(ProcessGroup& world, uint64_t seed) {
   return "";
 }
 
+namespace {
+
+// All but the root begin with other values.
+std::string broadcast_once(ProcessGroup& group, int64_t count, int root, bool asynchronous, std::mt19937_64& common) {
+  std::vector<uint64_t> values(static_cast<size_t>(count));
+  std::ranges::generate(values, [&] { return common() % 1000; });  // many are the numbers of calls
+  std::vector<uint64_t> got(values);
+  if (group.rank() != root) std::ranges::fill(got, 0);
+  const Buffer buffer{.data = got.data(), .count = count, .type = DataType::i64};
+  if (asynchronous) {
+    group.broadcast_async(buffer, root).wait();
+  } else {
+    group.broadcast(buffer, root);
+  }
+  if (got == values) return "";
+  return text("rank ", group.rank(), ": wrong after a broadcast of ", count, " i64 from rank ", root, " on group '",
+              group.name(), "'");
+}
+
+}  // namespace
+
+std::string run_broadcast_bursts(ProcessGroup& world, uint64_t seed) {
+  constexpr int kBursts = 8;
+  constexpr int64_t kLongest = 130;
+  std::mt19937_64 common(seed), own(seed * 31 + static_cast<uint64_t>(world.rank()));
+  std::vector<int> turned(static_cast<size_t>(world.size()));
+  for (int r = 0; r < world.size(); ++r) turned[static_cast<size_t>(r)] = (r + 1) % world.size();
+  const auto second = world.split(turned, "turned");
+  for (int burst = 0; burst < kBursts; ++burst) {
+    ProcessGroup& group = common() % 2 == 0 ? world : *second;
+    const int root = static_cast<int>(common() % static_cast<uint64_t>(world.size()));
+    const auto count = static_cast<int64_t>(common() % (common() % 4 == 0 ? kLongest : 9));
+    const bool asynchronous = own() % 4 == 0;
+    for (uint64_t left = common() % (common() % 3 == 0 ? 600 : 12); left > 0; --left) {
+      if (std::string wrong = broadcast_once(group, count, root, asynchronous, common); !wrong.empty()) return wrong;
+    }
+    if (common() % 4 == 0) group.barrier();
+    const Exercise exercise = random_exercise(common, world.size());
+    if (common() % 3 != 0) continue;
+    if (std::string wrong = StartedExercise(group, exercise, false).finish(); !wrong.empty()) return wrong;
+  }
+  return "";
+}
+
 }  // namespace lockstep::comm

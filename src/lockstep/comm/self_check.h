@@ -83,4 +83,7 @@ std::string check_algorithms(ProcessGroup& group, int64_t count, std::span<const
 // calls in the same order, each blocking or not as it likes. Returns what is wrong: empty if nothing is.
 std::string run_random_program(ProcessGroup& world, uint64_t seed);
 
+// Bursts of short broadcasts of a few sizes and roots on two groups, blocking or not, some with other calls in between.
+std::string run_broadcast_bursts(ProcessGroup& world, uint64_t seed);
+
 }  // namespace lockstep::comm

@@ -16,9 +16,13 @@ void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s
   health_.check(&execution.place);
   ++sequence_;
   const uint64_t ticket = flight_.begin("call", sequence_, execution.place.call);
-  execution.announce();
-  execution.meet();
-  execution.move_data();
+  if (execution.repeats_broadcast()) {
+    execution.run_ahead();
+  } else {
+    execution.announce();
+    execution.meet();
+    execution.move_data();
+  }
   view_.mine().completed.store(sequence_, std::memory_order_release);
   flight_.end(ticket);
 }
@@ -31,6 +35,7 @@ bool Collectives::Execution::exposes_reachable_memory() const {
 }
 
 void Collectives::Execution::announce() {
+  group.turn_ = 1 - group.turn_;
   Slot& own = slot(rank());
   own.call.store(place.call);
   if (place.call.detail_hash != 0) own.tag.store(place.call.tag);
@@ -54,18 +59,34 @@ void Collectives::Execution::ring() {
   rung = true;
 }
 
-// Everyone's announcement is there and says the same.
+// Everyone's announcement is there and says the same. Whoever announces this call has also repeated what this rank has
+// repeated since they last met: one that made another call instead got no further.
 void Collectives::Execution::meet() {
-  const SharedCall& own = slot(rank()).call;
+  const auto announced = [this](int r) {
+    return slot(r).sequence.load(std::memory_order_acquire) > group.repeats_.met;
+  };
+  const auto repeats = [this](int r) {
+    return view().member(r).repeated.load(std::memory_order_acquire) >= place.number;
+  };
   for (int r = 0; r < size(); ++r) {
-    await(r, [this](int other) { return slot(other).sequence.load(std::memory_order_acquire) == place.number; });
-    if (!slot(r).call.same_call(own)) [[unlikely]]
-      raise_mismatch();
+    if (patience.spin_s == 0 || !look_briefly([&] { return announced(r); })) {
+      await(r, [&](int other) { return announced(other) || repeats(other); });
+    }
+    compare(r);
   }
   if (place.call.counts_differ_by_rank() && !pairs_agree()) [[unlikely]]
-    raise_mismatch();
-  claim_cache_line(&view().mine().slots[(place.number + 1) % 2]);  // nobody looks at it yet
+    raise_mismatch(place.number);
+  group.repeats_ = {.met = place.number};
+  claim_cache_line(&other_slot(rank()));  // nobody looks at it yet
   ring();
+}
+
+// With what rank r has announced after the last call that all have met for.
+void Collectives::Execution::compare(int r) {
+  const uint64_t number = slot(r).sequence.load(std::memory_order_acquire);
+  if (number == place.number && slot(r).call.same_call(slot(rank()).call)) [[likely]]
+    return;
+  raise_mismatch(number > group.repeats_.met ? std::min(number, place.number) : place.number);
 }
 
 // Whether each rank sends to each what that one expects. Every rank looks at all pairs, so all decide alike.
@@ -88,32 +109,31 @@ void Collectives::Execution::sync() {
   ring();
 }
 
-template <class Arrived>
-void Collectives::Execution::await(int r, Arrived arrived) {
-  if (patience.spin_s > 0 ? look_briefly([&] { return arrived(r); }) : arrived(r)) return;
-  ring();
-  const WaitEnd end = wait_until(
-      view().member(r).collective_bell, patience_here(view(), patience), deadline, [&] { return arrived(r); },
-      [&] { return group.health_.disturbed(r); });
-  if (end == WaitEnd::ready) [[likely]]
-    return;
-  std::vector<int> awaited;
-  for (int other = 0; other < size(); ++other) {
-    if (!arrived(other)) awaited.push_back(other);
+// What rank r announced as its call of that number, after the last but one that all have met for; null if it has not.
+const Slot* Collectives::Execution::announced_by(int r, uint64_t number) const {
+  const Member& member = view().member(r);
+  const uint64_t repeated = member.repeated.load(std::memory_order_acquire);
+  const Slot* latest = nullptr;
+  for (const Slot& each : member.slots) {
+    if (each.sequence.load() <= number && (latest == nullptr || each.sequence.load() > latest->sequence.load())) {
+      latest = &each;
+    }
   }
-  group.health_.raise(end, awaited, place, deadline);
+  const bool has = latest != nullptr && (latest->sequence.load() == number || repeated >= number);
+  return has ? latest : nullptr;
 }
 
-void Collectives::Execution::raise_mismatch() {
+void Collectives::Execution::raise_mismatch(uint64_t number) {
   RanksByCall ranks_by_call;
   for (int r = 0; r < size(); ++r) {
-    if (slot(r).sequence.load() != place.number) continue;
-    const CallInfo theirs = slot(r).info(size());
+    const Slot* const announced = announced_by(r, number);
+    if (announced == nullptr) continue;
+    const CallInfo theirs = announced->info(size());
     ranks_by_call[describe(theirs, view().world_ranks())].push_back(view().world_ranks()[static_cast<size_t>(r)]);
   }
   group.health_.fail(
       Failure::Kind::protocol_mismatch,
-      text("rank ", view().world_rank(), ": ranks disagree on call ", place.number, " of group '", view().group->name,
+      text("rank ", view().world_rank(), ": ranks disagree on call ", number, " of group '", view().group->name,
            "': ", who_made_what(ranks_by_call), ". Every rank of a group must make the same calls in the same order",
            place.call.counts_differ_by_rank() ? ", and receive from each what that one sends" : ""));
 }

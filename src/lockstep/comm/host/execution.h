@@ -1,5 +1,5 @@
-// The state of one collective call while a rank executes it: meeting the others (collectives.cc), moving data from
-// where it lies (move_data.cc) and over staging blocks (move_staged.cc), or as a step program says
+// The state of one collective call while a rank executes it: meeting the others (collectives.cc) or not (run_ahead.cc),
+// moving data from where it lies (move_data.cc) and over staging blocks (move_staged.cc), or as a step program says
 // (move_by_program.cc).
 #pragma once
 
@@ -32,7 +32,8 @@ struct Collectives::Execution {
   int64_t count() const { return place.call.count; }
   int64_t bytes() const { return place.call.bytes(); }
   int64_t element_bytes() const { return element_size(place.call.type); }
-  Slot& slot(int r) const { return view().member(r).slots[place.number % 2]; }
+  Slot& slot(int r) const { return view().member(r).slots[group.turn_]; }
+  const Slot& other_slot(int r) const { return view().member(r).slots[1 - group.turn_]; }
   char* input() const { return static_cast<char*>(call.input.data); }
   char* output() const { return static_cast<char*>(call.output.data); }
   char* output_of(int r) const { return view().segment->decode(slot(r).address.output); }
@@ -70,11 +71,28 @@ struct Collectives::Execution {
   void announce();
   void ring();
   void meet();
+  void compare(int r);
   bool pairs_agree() const;
   void sync();
+  // Until arrived(r).
+  //   missing(other)  whether a report of a wait that fails names that rank
+  template <class Arrived, class Missing>
+  void await(int r, Arrived arrived, Missing missing);
   template <class Arrived>
-  void await(int r, Arrived arrived);
-  [[noreturn]] void raise_mismatch();
+  void await(int r, Arrived arrived) {
+    await(r, arrived, [&](int other) { return !arrived(other); });
+  }
+  const Slot* announced_by(int r, uint64_t number) const;
+  [[noreturn]] void raise_mismatch(uint64_t number);
+
+  // -- not meeting --------------------------------------------------------------------------------------------------
+  bool repeats_broadcast() const;
+  bool is_behind(int r) const;
+  void run_ahead();
+  void start_repeats();
+  void await_room();
+  void put_ahead(AheadLine* lines);
+  void take_ahead(AheadLine* lines);
 
   // -- moving data --------------------------------------------------------------------------------------------------
   void move_data();
@@ -107,6 +125,22 @@ struct Collectives::Execution {
     reduce(place.call.type, call.reduction, {inputs.data(), ranks}, {outputs.data(), ranks}, n, streaming);
   }
 };
+
+template <class Arrived, class Missing>
+void Collectives::Execution::await(int r, Arrived arrived, Missing missing) {
+  if (patience.spin_s > 0 ? look_briefly([&] { return arrived(r); }) : arrived(r)) return;
+  ring();
+  const WaitEnd end = wait_until(
+      view().member(r).collective_bell, patience_here(view(), patience), deadline, [&] { return arrived(r); },
+      [&] { return group.health_.disturbed(r); });
+  if (end == WaitEnd::ready) [[likely]]
+    return;
+  std::vector<int> awaited;
+  for (int other = 0; other < size(); ++other) {
+    if (missing(other)) awaited.push_back(other);
+  }
+  group.health_.raise(end, awaited, place, deadline);
+}
 
 // This rank's share of `count` elements; those of different ranks share no cache line.
 inline Part share_of(int rank, int size, int64_t count, int64_t element_bytes) {

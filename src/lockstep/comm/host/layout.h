@@ -22,6 +22,8 @@ inline constexpr int64_t kCacheLine = 64;
 inline constexpr int64_t kPage = 4096;
 
 inline constexpr int64_t kInlineBytes = 1024;             // a call up to this size travels in the slot
+inline constexpr int kAheadLines = 1024;                  // for broadcasts up to that size whose root runs ahead,
+inline constexpr int kAheadCalls = 256;                   // by so many calls at most
 inline constexpr int64_t kStagingBlockBytes = 256 << 10;  // two per rank and group, for memory that others cannot reach
 inline constexpr int64_t kFragmentBytes = 64 << 10;       // of a message
 inline constexpr int kFragments = 4;                      // in flight per channel
@@ -91,8 +93,9 @@ struct Addresses {
   uint64_t input, output;
 };
 
-// A call's announcement. A rank overwrites the slot of call n with call n + 2: it got there only after everyone
-// announced call n + 1, and so had done with call n.
+// A call's announcement. A rank uses its two slots in turns, so it overwrites the one of call n when it makes its
+// second call after n that is announced in a slot: it got there only after everyone announced the first, and so had
+// done with call n.
 struct alignas(kCacheLine) Slot {
   std::atomic<uint64_t> sequence{0};
   SharedCall call;
@@ -109,10 +112,22 @@ struct alignas(kCacheLine) Slot {
   CallInfo info(int ranks) const { return call.load(tag, &counts, ranks); }
 };
 
+// Data of a broadcast that the root runs ahead with (run_ahead.cc). The number of the call has a place of its own in
+// every line, so that data is never taken for one; it is written last, and in the first line of a call only.
+struct alignas(kCacheLine) AheadLine {
+  std::atomic<uint64_t> number{0};
+  char data[kCacheLine - sizeof(uint64_t)];
+
+  AheadLine() {}
+};
+
 struct Member {
   Slot slots[2];
+  alignas(kCacheLine) std::atomic<uint64_t> repeated{0};  // the last call that repeats the short broadcast before it
+  alignas(kCacheLine) std::atomic<uint64_t> taken{0};     // such calls whose lines the root may use again
+  AheadLine ahead[kAheadLines];
   alignas(kCacheLine) std::atomic<uint64_t> phase{0};  // points inside calls that all ranks pass together
-  alignas(kCacheLine) Doorbell collective_bell;        // rung by this member when its slots or phase change
+  alignas(kCacheLine) Doorbell collective_bell;        // rung by this member when any of these changes
   alignas(kCacheLine) Doorbell message_bell;  // rung by the others when a channel to or from this member changes
   alignas(kCacheLine) std::atomic<MemberState> state{};
   std::atomic<uint64_t> completed{0};  // the last call that this member ended
@@ -121,6 +136,10 @@ struct Member {
   // For the next group in the same record. By atomic stores, for whoever rings at this moment.
   void reset() {
     for (Slot& slot : slots) slot.sequence.store(0);
+    if (repeated.exchange(0) != 0) {  // else the lines have never been touched
+      for (AheadLine& line : ahead) line.number.store(0);
+    }
+    taken.store(0);
     phase.store(0);
     completed.store(0);
     processor.store(0);

@@ -53,6 +53,11 @@ class SharedCall {
            count_.load(relaxed) == other.count_.load(relaxed) &&
            detail_hash_.load(relaxed) == other.detail_hash_.load(relaxed);
   }
+  bool same_call(const CallInfo& call) const {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    return ((head_.load(relaxed) ^ pack(call)) & ~kReachableBit) == 0 && count_.load(relaxed) == call.count &&
+           detail_hash_.load(relaxed) == call.detail_hash;
+  }
   bool reachable() const { return (head_.load(std::memory_order_relaxed) & kReachableBit) != 0; }
 
  private:

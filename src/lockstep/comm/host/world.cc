@@ -109,9 +109,10 @@ std::string call_text(const Group& group, const CallInfo& call, std::string_view
 
 void add_calls_of_member(const GroupView& view, int r, std::vector<std::string>& calls) {
   const Member& member = view.member(r);
-  const uint64_t announced = std::max(member.slots[0].sequence.load(), member.slots[1].sequence.load());
+  const Slot& latest = member.slots[member.slots[0].sequence.load() > member.slots[1].sequence.load() ? 0 : 1];
+  const uint64_t announced = std::max(latest.sequence.load(), member.repeated.load());
   if (announced > member.completed.load()) {
-    calls.push_back(call_text(*view.group, member.slots[announced % 2].info(view.size()), "call", announced));
+    calls.push_back(call_text(*view.group, latest.info(view.size()), "call", announced));
   }
   for (int peer = 0; peer < view.size(); ++peer) {
     for (const ChannelEnd* end :
