@@ -214,25 +214,31 @@ void ProcessGroup::run_batch(std::span<const Call> calls) {
 
 namespace {
 
+Call call_of(const Message& message, const CallOptions& options) {
+  const Call call{.operation = message.operation,
+                  .input = message.buffer,
+                  .output = message.buffer,
+                  .peer = message.peer,
+                  .options = options};
+  if (!is_message(message.operation)) {
+    throw InvalidArgument(text("batch: ", describe(call), ": a batch holds sends and receives only"));
+  }
+  return call;
+}
+
 std::vector<Call> calls_of(std::span<const Message> messages, const CallOptions& options) {
   std::vector<Call> calls;
-  for (const Message& message : messages) {
-    calls.push_back({.operation = message.operation,
-                     .input = message.buffer,
-                     .output = message.buffer,
-                     .peer = message.peer,
-                     .options = options});
-    if (!is_message(message.operation)) {
-      throw InvalidArgument(text("batch: ", describe(calls.back()), ": a batch holds sends and receives only"));
-    }
-  }
+  calls.reserve(messages.size());
+  for (const Message& message : messages) calls.push_back(call_of(message, options));
   return calls;
 }
 
 }  // namespace
 
 void ProcessGroup::batch(std::span<const Message> messages, CallOptions options) {
-  run_batch(calls_of(messages, options));
+  if (messages.size() != 2) return run_batch(calls_of(messages, options));
+  const Call both[] = {call_of(messages[0], options), call_of(messages[1], options)};  // not on the heap
+  run_batch(both);
 }
 
 std::vector<Work> ProcessGroup::batch_async(std::span<const Message> messages, CallOptions options) {

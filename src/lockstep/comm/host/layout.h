@@ -175,6 +175,27 @@ struct Channel {
   ChannelEnd sender, receiver;
   Fragment fragments[kFragments];
 
+  // For the sender, where there is room: fills the fragment and puts it. Returns its number.
+  Fragment& next_to_put() { return fragments[sender.fragments.load(std::memory_order_relaxed) % kFragments]; }
+  uint64_t put(Fragment& fragment, const CallInfo& call) {
+    const uint64_t number = sender.fragments.load(std::memory_order_relaxed) + 1;
+    fragment.call.store(call);
+    if (call.detail_hash != 0) fragment.tag.store(call.tag);
+    sender.fragments.store(number, std::memory_order_relaxed);
+    fragment.number.store(number, std::memory_order_release);
+    claim_cache_line(&fragments[number % kFragments]);
+    return number;
+  }
+  // For the receiver: null if there is none.
+  const Fragment* next_to_take() const {
+    const uint64_t taken = receiver.fragments.load(std::memory_order_relaxed);
+    const Fragment& fragment = fragments[taken % kFragments];
+    return fragment.number.load(std::memory_order_acquire) == taken + 1 ? &fragment : nullptr;
+  }
+  void take() {
+    receiver.fragments.store(receiver.fragments.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
   // For the next group in the same record. Numbers go on, so that what nobody took is not taken for new.
   void reset() {
     receiver.fragments.store(sender.fragments.load());

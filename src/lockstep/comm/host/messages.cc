@@ -3,8 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "lockstep/base/log.h"
@@ -55,24 +55,34 @@ void Messages::run_round(std::span<const comm::Message> round, const Place& plac
 
 void Messages::run_all(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder,
                        const Place* collective, const Patience& patience) {
-  constexpr size_t kFew = 2;  // a send and a receive; not on the heap
-  std::array<Work::State, kFew> few;
+  Done done{};
+  if (calls.size() <= kFew && recorder == nullptr) run_at_once(calls, collective, patience, done);
+  if (calls.size() > kFew || !std::ranges::all_of(std::span(done).first(calls.size()), std::identity())) {
+    run_queued(calls, done, deadline_s, recorder, collective, patience);
+  }
+}
+
+void Messages::run_queued(std::span<const Call> calls, const Done& done, double deadline_s, trace::Recorder* recorder,
+                          const Place* collective, const Patience& patience) {
+  std::array<Work::State, kFew> few;  // not on the heap
   const auto many = calls.size() > kFew ? std::make_unique<Work::State[]>(calls.size()) : nullptr;
-  const std::span<Work::State> states(many != nullptr ? many.get() : few.data(), calls.size());
+  Work::State* const states = many != nullptr ? many.get() : few.data();
+  size_t queued = 0;
   {
     const std::lock_guard lock(mutex_);
     try {
       for (size_t i = 0; i < calls.size(); ++i) {
+        if (i < kFew && done[i]) continue;
         const std::shared_ptr<void> owner;  // none: the state outlives the message
-        enqueue(calls[i], deadline_s, recorder, collective, {owner, &states[i]});
+        enqueue(calls[i], deadline_s, recorder, collective, {owner, &states[queued++]});
       }
     } catch (...) {  // nobody would drive those before it, whose memory the caller lets go
       fail_all(Failure::of(std::current_exception()));
       throw;
     }
   }
-  if (!states.empty()) drive(states, patience);
-  for (const Work::State& state : states) state.wait();
+  drive({states, queued}, patience);
+  for (size_t i = 0; i < queued; ++i) states[i].wait();
 }
 
 Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* recorder) {
@@ -100,7 +110,7 @@ void Messages::enqueue(const Call& call, double deadline_s, trace::Recorder* rec
                        std::shared_ptr<Work::State> state) {
   const bool sends = call.operation == Operation::send;
   const Buffer& data = sends ? call.input : call.output;
-  Queue& queue = (sends ? sends_ : receives_)[static_cast<size_t>(call.peer)];
+  Queue& queue = queue_of(call);
   Message message;
   message.call = call;
   message.place.call = info_of(call, view_.segment->reachable(data.data, data.bytes()));
@@ -197,18 +207,23 @@ void Messages::start(Message& message, ChannelEnd& end) {
   end.call.store(message.place.call);
   if (message.place.call.detail_hash != 0) end.tag.store(message.place.call.tag);
   end.active.store(message.place.number, std::memory_order_release);
-  if (options_.flight != nullptr) {
-    message.ticket = options_.flight->begin("message", message.place.number, message.place.call);
-  }
+  message.ticket = record_start(message.place);
 }
 
 void Messages::finish(Queue& queue, ChannelEnd& end) {
   Message& message = queue.messages.front();
   end.active.store(0, std::memory_order_release);
-  if (options_.flight != nullptr) options_.flight->end(message.ticket);
+  record_end(message.ticket);
   record_call(message.recorder, message.place.call, message.started_s);
   message.state->complete();
   queue.messages.pop_front();
+}
+
+bool Messages::has_room(Queue& queue, const Channel& channel) const {
+  const uint64_t put = channel.sender.fragments.load(std::memory_order_relaxed);
+  if (put - queue.seen_taken < kFragments) return true;
+  queue.seen_taken = channel.receiver.fragments.load(std::memory_order_acquire);
+  return put - queue.seen_taken < kFragments;
 }
 
 // Returns whether the data may be overwritten.
@@ -220,24 +235,16 @@ bool Messages::send_fragments(Queue& queue, int peer) {
   const bool fetched = message.place.call.reachable && bytes > kFetchedBytes;
   bool all_put = message.last_fragment != 0 || (bytes > 0 && message.moved_bytes == bytes);
   while (!all_put) {
-    const uint64_t put = channel.sender.fragments.load(std::memory_order_relaxed);
-    if (put - queue.seen_taken >= kFragments) {
-      queue.seen_taken = channel.receiver.fragments.load(std::memory_order_acquire);
-      if (put - queue.seen_taken == kFragments) return false;
-    }
-    Fragment& fragment = channel.fragments[put % kFragments];
-    fragment.call.store(message.place.call);
-    if (message.place.call.detail_hash != 0) fragment.tag.store(message.place.call.tag);
+    if (!has_room(queue, channel)) return false;
+    Fragment& fragment = channel.next_to_put();
     fragment.address = fetched ? view_.segment->encode(data) : 0;
     const int64_t moved = fragment_bytes(fragment, bytes - message.moved_bytes);
     if (!fetched) copy(fragment.data, data + message.moved_bytes, moved, false);
-    if (fetched) message.last_fragment = put + 1;
     message.moved_bytes += moved;
     all_put = message.moved_bytes == bytes;
-    channel.sender.fragments.store(put + 1, std::memory_order_relaxed);
-    fragment.number.store(put + 1, std::memory_order_release);
+    const uint64_t number = channel.put(fragment, message.place.call);
+    if (fetched) message.last_fragment = number;
     view_.member(peer).message_bell.ring();
-    claim_cache_line(&channel.fragments[(put + 1) % kFragments]);
   }
   return message.last_fragment == 0 ||
          channel.receiver.fragments.load(std::memory_order_acquire) >= message.last_fragment;
@@ -248,27 +255,26 @@ bool Messages::receive_fragments(Message& message, int peer) {
   Channel& channel = view_.channel(options_.what, peer, view_.rank);
   char* const data = static_cast<char*>(message.call.output.data);
   while (true) {
-    const uint64_t taken = channel.receiver.fragments.load(std::memory_order_relaxed);
-    const Fragment& fragment = channel.fragments[taken % kFragments];
-    if (fragment.number.load(std::memory_order_acquire) != taken + 1) return false;
-    if (message.moved_bytes == 0) check_fingerprint(message, fragment, peer);
-    const char* const from = fragment.address != 0 ? view_.segment->decode(fragment.address) : fragment.data;
-    const int64_t moved = fragment_bytes(fragment, message.place.call.bytes() - message.moved_bytes);
+    const Fragment* const fragment = channel.next_to_take();
+    if (fragment == nullptr) return false;
+    if (message.moved_bytes == 0) check_fingerprint(message.place, *fragment, peer);
+    const char* const from = fragment->address != 0 ? view_.segment->decode(fragment->address) : fragment->data;
+    const int64_t moved = fragment_bytes(*fragment, message.place.call.bytes() - message.moved_bytes);
     copy(data + message.moved_bytes, from, moved, moved >= kStreamingBytes);
     message.moved_bytes += moved;
-    channel.receiver.fragments.store(taken + 1, std::memory_order_release);
+    channel.take();
     view_.member(peer).message_bell.ring();
     if (message.moved_bytes == message.place.call.bytes()) return true;
   }
 }
 
-void Messages::check_fingerprint(const Message& message, const Fragment& fragment, int peer) const {
-  const CallInfo& own = message.place.call;
+void Messages::check_fingerprint(const Place& place, const Fragment& fragment, int peer) const {
+  const CallInfo& own = place.call;
+  if (fragment.call.same_data(own)) return;
   const CallInfo theirs = fragment.call.load(fragment.tag);
-  if (own.type == theirs.type && own.count == theirs.count && own.detail_hash == theirs.detail_hash) return;
   const auto ranks = view_.world_ranks();
   health_.fail(Failure::Kind::protocol_mismatch,
-               text("rank ", view_.world_rank(), ": ranks disagree on message ", message.place.number, " of group '",
+               text("rank ", view_.world_rank(), ": ranks disagree on message ", place.number, " of group '",
                     view_.group->name, "': rank ", ranks[static_cast<size_t>(peer)], " made ", describe(theirs, ranks),
                     ", rank ", view_.world_rank(), " made ", describe(own, ranks),
                     ". Both sides of a message must give the same type, count and tag, in the same order"));

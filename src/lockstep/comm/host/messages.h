@@ -3,9 +3,11 @@
 // Each direction to each peer is a queue of its own, whose first message makes progress while the others of that queue
 // wait. Whoever waits for a message drives all queues, so no message waits behind one to or from another peer, and none
 // behind a collective. For asynchronous messages that do not end at once a thread drives them; it sleeps between
-// changes.
+// changes. A blocking call of one or two short messages that nothing is queued before passes the queues by, unless it
+// has to wait (messages_at_once.cc).
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -60,6 +62,18 @@ class Messages {
     uint64_t seen_taken = 0;  // of the fragments sent, when last looked
   };
 
+  // Which messages of a call are done without a queue.
+  static constexpr size_t kFew = 2;  // a send and a receive
+  using Done = std::array<bool, kFew>;
+  void run_at_once(std::span<const Call> calls, const Place* collective, const Patience& patience, Done& done);
+  // These hold the lock.
+  bool may_pass_queue(const Call& call);
+  bool send_at_once(const Call& call, Place& place);
+  bool receive_at_once(const Call& call, Place& place);
+
+  // Those of `calls` that are not done.
+  void run_queued(std::span<const Call> calls, const Done& done, double deadline_s, trace::Recorder* recorder,
+                  const Place* collective, const Patience& patience);
   // Holds the lock.
   void enqueue(const Call& call, double deadline_s, trace::Recorder* recorder, const Place* collective,
                std::shared_ptr<Work::State> state);
@@ -77,13 +91,24 @@ class Messages {
   void start(Message& message, ChannelEnd& end);
   bool send_fragments(Queue& queue, int peer);
   bool receive_fragments(Message& message, int peer);
-  void check_fingerprint(const Message& message, const Fragment& fragment, int peer) const;
+  bool has_room(Queue& queue, const Channel& channel) const;
+  void check_fingerprint(const Place& place, const Fragment& fragment, int peer) const;
   void finish(Queue& queue, ChannelEnd& end);
   void raise_if_stuck();
   void fail_all(const Failure& failure);
   double soonest_deadline_s() const;
   bool over(States states) const;
   bool idle() const;
+
+  uint64_t record_start(const Place& place) const {
+    return options_.flight == nullptr ? 0 : options_.flight->begin("message", place.number, place.call);
+  }
+  void record_end(uint64_t ticket) const {
+    if (options_.flight != nullptr) options_.flight->end(ticket);
+  }
+  Queue& queue_of(const Call& call) {
+    return (call.operation == Operation::send ? sends_ : receives_)[static_cast<size_t>(call.peer)];
+  }
 
   GroupView view_;
   Health& health_;

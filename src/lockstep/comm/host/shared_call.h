@@ -58,9 +58,16 @@ class SharedCall {
     return ((head_.load(relaxed) ^ pack(call)) & ~kReachableBit) == 0 && count_.load(relaxed) == call.count &&
            detail_hash_.load(relaxed) == call.detail_hash;
   }
+  // What both ends of a message must agree on.
+  bool same_data(const CallInfo& call) const {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    return ((head_.load(relaxed) ^ pack(call)) & kTypeBits) == 0 && count_.load(relaxed) == call.count &&
+           detail_hash_.load(relaxed) == call.detail_hash;
+  }
   bool reachable() const { return (head_.load(std::memory_order_relaxed) & kReachableBit) != 0; }
 
  private:
+  static constexpr uint64_t kTypeBits = 0xff00;
   static constexpr uint64_t kReachableBit = uint64_t{1} << 24;
   static constexpr uint64_t kUnevenBit = uint64_t{1} << 25;
   static constexpr int kAlgorithmShift = 26;  // 6 bits

@@ -216,6 +216,34 @@ TEST_P(Messages, ManyOutstandingStayInOrder) {
   });
 }
 
+// Blocking messages behind asynchronous ones of the same queue, and the other way round.
+TEST_P(Messages, BlockingOnesStayInTheirQueue) {
+  run_ranks(2, {.deadline = std::chrono::seconds(20)}, [&](ProcessGroup& world) {
+    constexpr int kMessages = 60;
+    std::vector<std::vector<char>> messages;
+    std::vector<Work> works;
+    for (int i = 0; i < kMessages; ++i) {
+      messages.emplace_back(static_cast<size_t>(GetParam()), static_cast<char>(world.rank() == 0 ? i : -1));
+      const Message message{world.rank() == 0 ? Operation::send : Operation::receive, bytes_of(messages.back()),
+                            1 - world.rank()};
+      if (i % 7 == 6) {
+        world.batch({&message, 1});
+      } else if (i % 3 == world.rank()) {
+        works.push_back(world.batch_async({&message, 1}).front());
+      } else if (world.rank() == 0) {
+        world.send(message.buffer, 1);
+      } else {
+        world.receive(message.buffer, 0);
+      }
+    }
+    for (const Work& work : works) work.wait();
+    for (int i = 0; i < kMessages; ++i) {
+      const std::vector<char>& got = messages[static_cast<size_t>(i)];
+      ASSERT_EQ(got, std::vector<char>(got.size(), static_cast<char>(i)));
+    }
+  });
+}
+
 TEST_P(Messages, AreNotOrderedAgainstCollectives) {
   run_ranks(2, {.deadline = std::chrono::seconds(20)}, [&](ProcessGroup& world) {
     std::vector<char> data(static_cast<size_t>(GetParam()), 7);
