@@ -8,11 +8,12 @@
 namespace lockstep::comm::host {
 
 void Collectives::execute(const Call& call, uint8_t algorithm, double deadline_s, const Patience& patience) {
-  Execution execution{*this, call, patience};
-  execution.place.call = info_of(call, execution.exposes_reachable_memory());
+  Execution execution{.group = *this,
+                      .call = call,
+                      .patience = patience,
+                      .place = {.call = info_of(call), .number = sequence_ + 1},
+                      .deadline = {.limit_s = deadline_s}};
   execution.place.call.algorithm = algorithm;
-  execution.place.number = sequence_ + 1;
-  execution.deadline.limit_s = deadline_s;
   health_.check(&execution.place);
   ++sequence_;
   const uint64_t ticket = flight_.begin("call", sequence_, execution.place.call);
@@ -36,6 +37,7 @@ bool Collectives::Execution::exposes_reachable_memory() const {
 
 void Collectives::Execution::announce() {
   group.turn_ = 1 - group.turn_;
+  place.call.reachable = exposes_reachable_memory();
   Slot& own = slot(rank());
   own.call.store(place.call);
   if (place.call.detail_hash != 0) own.tag.store(place.call.tag);

@@ -29,7 +29,7 @@ HostGroup::HostGroup(std::shared_ptr<const Rank> owner, const GroupKey& key, int
       membership_(*owner_->segment, key, rank),
       of_caller_(Patience::of_caller(owner_->segment->world_size())),
       of_thread_(Patience::of_communication_thread(owner_->segment->world_size())),
-      default_deadline_(owner_->segment->control().default_deadline_ms),
+      default_deadline_s_(static_cast<double>(owner_->segment->control().default_deadline_ms) / 1000),
       health_(view_),
       world_health_(world_view(*owner_->segment, owner_->world_rank)),
       programs_({.host_of_rank = std::vector<int>(static_cast<size_t>(view_.size()), 0), .native_adds_in_tree = true}),
@@ -51,7 +51,7 @@ int HostGroup::world_rank(int group_rank) const {
 }
 
 double HostGroup::deadline_s(const Call& call) const {
-  return std::chrono::duration<double>(call.options.deadline.value_or(default_deadline_)).count();
+  return call.options.deadline ? std::chrono::duration<double>(*call.options.deadline).count() : default_deadline_s_;
 }
 
 void HostGroup::run(const Call& call) {
@@ -105,7 +105,7 @@ std::unique_ptr<ProcessGroup> HostGroup::split(std::span<const int> ranks, std::
   if (own < 0) throw InvalidArgument(text(listed, ": the caller, rank ", rank(), ", must be one of the ranks"));
   key.repeat = splits_[text(join(ranks), ":", name)]++;
   std::unique_ptr<HostGroup> group(new HostGroup(owner_, key, own));
-  group->default_deadline_ = default_deadline_;
+  group->default_deadline_s_ = default_deadline_s_;
   group->recorder_ = recorder_;
   group->programs_.set_rules(programs_.rules());
   return group;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -69,10 +70,14 @@ class HostGroup final : public ProcessGroup {
   Registered allocate(int64_t bytes) override;
   void check() const override;
 
-  std::chrono::milliseconds default_deadline() const override { return default_deadline_; }
+  std::chrono::milliseconds default_deadline() const override {
+    return std::chrono::milliseconds(std::llround(default_deadline_s_ * 1000));
+  }
   void set_rules(collective::RuleTable rules) override;
   collective::Traffic traffic() const override;
-  void set_default_deadline(std::chrono::milliseconds deadline) override { default_deadline_ = deadline; }
+  void set_default_deadline(std::chrono::milliseconds deadline) override {
+    default_deadline_s_ = std::chrono::duration<double>(deadline).count();
+  }
   void set_flight_folder(std::string folder) override { owner_->flight.set_folder(std::move(folder)); }
   void set_recorder(trace::Recorder* recorder) override { recorder_ = recorder; }
   trace::Recorder* recorder() const override { return recorder_; }
@@ -89,7 +94,7 @@ class HostGroup final : public ProcessGroup {
   const Membership membership_;
   const GroupView& view_ = membership_.view;
   const Patience of_caller_, of_thread_;
-  std::chrono::milliseconds default_deadline_;
+  double default_deadline_s_;
   trace::Recorder* recorder_ = nullptr;
   std::map<std::string, uint64_t> splits_;  // how often each (ranks, name) was split
 
