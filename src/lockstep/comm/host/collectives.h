@@ -38,6 +38,7 @@ class Collectives {
     uint64_t tell_at = 0;     // on the others: the call after which to say that it was taken
     uint64_t calls = 0;       // that there are lines for at once
     int lines = 0;            // of each call; 0: there was none yet
+    int all_lines = 0;        // of that many calls
     int next_line = 0;
   };
 

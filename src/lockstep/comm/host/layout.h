@@ -136,7 +136,7 @@ struct Member {
   // For the next group in the same record. By atomic stores, for whoever rings at this moment.
   void reset() {
     for (Slot& slot : slots) slot.sequence.store(0);
-    if (repeated.exchange(0) != 0) {  // else the lines have never been touched
+    if (repeated.exchange(0) != 0 && ahead[0].number.load() != 0) {  // else nobody has put anything there
       for (AheadLine& line : ahead) line.number.store(0);
     }
     taken.store(0);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <limits>
 
 #include "lockstep/base/log.h"
@@ -55,39 +54,38 @@ void Messages::run_round(std::span<const comm::Message> round, const Place& plac
 
 void Messages::run_all(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder,
                        const Place* collective, const Patience& patience) {
+  Lock lock(mutex_);
   Done done{};
-  if (calls.size() <= kFew && recorder == nullptr) run_at_once(calls, collective, patience, done);
-  if (calls.size() > kFew || !std::ranges::all_of(std::span(done).first(calls.size()), std::identity())) {
-    run_queued(calls, done, deadline_s, recorder, collective, patience);
+  try {
+    for (const Call& call : calls) check_health(call, collective);
+    if (calls.size() <= kFew && recorder == nullptr && run_at_once(calls, patience, done, lock)) return;
+  } catch (...) {
+    fail_all(Failure::of(std::current_exception()));
+    throw;
   }
+  run_queued(calls, done, deadline_s, recorder, collective, patience, lock);
 }
 
 void Messages::run_queued(std::span<const Call> calls, const Done& done, double deadline_s, trace::Recorder* recorder,
-                          const Place* collective, const Patience& patience) {
+                          const Place* collective, const Patience& patience, Lock& lock) {
   std::array<Work::State, kFew> few;  // not on the heap
   const auto many = calls.size() > kFew ? std::make_unique<Work::State[]>(calls.size()) : nullptr;
   Work::State* const states = many != nullptr ? many.get() : few.data();
   size_t queued = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    try {
-      for (size_t i = 0; i < calls.size(); ++i) {
-        if (i < kFew && done[i]) continue;
-        const std::shared_ptr<void> owner;  // none: the state outlives the message
-        enqueue(calls[i], deadline_s, recorder, collective, {owner, &states[queued++]});
-      }
-    } catch (...) {  // nobody would drive those before it, whose memory the caller lets go
-      fail_all(Failure::of(std::current_exception()));
-      throw;
-    }
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (i < kFew && done[i]) continue;
+    const std::shared_ptr<void> owner;  // none: the state outlives the message
+    enqueue(calls[i], deadline_s, recorder, collective, {owner, &states[queued++]});
   }
-  drive({states, queued}, patience);
+  lock.unlock();
+  if (queued > 0) drive({states, queued}, patience);
   for (size_t i = 0; i < queued; ++i) states[i].wait();
 }
 
 Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* recorder) {
   const std::lock_guard lock(mutex_);
   const auto state = std::make_shared<Work::State>();
+  check_health(call, nullptr);
   enqueue(call, deadline_s, recorder, nullptr, state);
   try {
     advance_all();
@@ -106,23 +104,31 @@ Work Messages::submit(const Call& call, double deadline_s, trace::Recorder* reco
   return Work(state);
 }
 
+Place Messages::next_place(const Call& call) {
+  const Buffer& data = call.operation == Operation::send ? call.input : call.output;
+  return {.call = info_of(call, view_.segment->reachable(data.data, data.bytes())),
+          .kind = "message",
+          .number = queue_of(call).next_number};
+}
+
+void Messages::check_health(const Call& call, const Place* collective) {
+  if (collective != nullptr) return health_.check(collective);
+  const Place place = next_place(call);
+  health_.check(&place);
+}
+
 void Messages::enqueue(const Call& call, double deadline_s, trace::Recorder* recorder, const Place* collective,
                        std::shared_ptr<Work::State> state) {
-  const bool sends = call.operation == Operation::send;
-  const Buffer& data = sends ? call.input : call.output;
   Queue& queue = queue_of(call);
   Message message;
   message.call = call;
-  message.place.call = info_of(call, view_.segment->reachable(data.data, data.bytes()));
-  message.place.kind = "message";
-  message.place.number = queue.next_number;
+  message.place = next_place(call);
   message.deadline.limit_s = deadline_s;
   message.collective = collective;
   message.recorder = recorder;
   message.state = std::move(state);
-  health_.check(collective != nullptr ? collective : &message.place);
-  ++queue.next_number;
   queue.messages.push_back(std::move(message));
+  ++queue.next_number;
 }
 
 void Messages::drive(States states, const Patience& patience) {

@@ -65,20 +65,26 @@ class Messages {
   // Which messages of a call are done without a queue.
   static constexpr size_t kFew = 2;  // a send and a receive
   using Done = std::array<bool, kFew>;
-  void run_at_once(std::span<const Call> calls, const Place* collective, const Patience& patience, Done& done);
-  // These hold the lock.
-  bool may_pass_queue(const Call& call);
-  bool send_at_once(const Call& call, Place& place);
-  bool receive_at_once(const Call& call, Place& place);
+  using Lock = std::unique_lock<std::mutex>;
 
-  // Those of `calls` that are not done.
-  void run_queued(std::span<const Call> calls, const Done& done, double deadline_s, trace::Recorder* recorder,
-                  const Place* collective, const Patience& patience);
-  // Holds the lock.
-  void enqueue(const Call& call, double deadline_s, trace::Recorder* recorder, const Place* collective,
-               std::shared_ptr<Work::State> state);
   void run_all(std::span<const Call> calls, double deadline_s, trace::Recorder* recorder, const Place* collective,
                const Patience& patience);
+  // Those of `calls` that are not done; lets the lock go.
+  void run_queued(std::span<const Call> calls, const Done& done, double deadline_s, trace::Recorder* recorder,
+                  const Place* collective, const Patience& patience, Lock& lock);
+
+  // All of these hold the lock.
+  //   returns  whether all are done now
+  bool run_at_once(std::span<const Call> calls, const Patience& patience, Done& done, Lock& lock);
+  bool try_at_once(std::span<const Call> calls, bool looks, Done& done);
+  bool may_pass_queue(const Call& call);
+  bool send_at_once(const Call& call);
+  bool receive_at_once(const Call& call);
+  Place next_place(const Call& call);
+  void check_health(const Call& call, const Place* collective);
+  void enqueue(const Call& call, double deadline_s, trace::Recorder* recorder, const Place* collective,
+               std::shared_ptr<Work::State> state);
+
   // Until all of `states` are done; for the thread (none) until this rank destroys the group.
   using States = std::span<const Work::State>;
   void drive(States states, const Patience& patience);

@@ -49,7 +49,7 @@ void Collectives::Execution::run_ahead() {
     take_ahead(lines);
   }
   repeats.next_line += repeats.lines;
-  if (repeats.next_line + repeats.lines > kAheadLines) repeats.next_line = 0;
+  if (repeats.next_line == repeats.all_lines) repeats.next_line = 0;
   ring();
 }
 
@@ -57,6 +57,7 @@ void Collectives::Execution::start_repeats() {
   Repeats& repeats = group.repeats_;
   repeats.lines = static_cast<int>(std::max<int64_t>(1, (bytes() + kLineBytes - 1) / kLineBytes));
   repeats.calls = static_cast<uint64_t>(std::min(kAheadCalls, kAheadLines / repeats.lines));
+  repeats.all_lines = static_cast<int>(repeats.calls) * repeats.lines;
   repeats.room_until = repeats.met + repeats.calls;
   repeats.tell_at = repeats.met + repeats.calls / 4;
 }

@@ -27,9 +27,10 @@ enum class WaitEnd { ready, disturbed, deadline };
 // Whether ready() becomes true within a moment too short to read the clock for.
 template <class Ready>
 bool look_briefly(Ready ready) {
-  constexpr int kLooks = 200;
+  constexpr int kLooks = 60;
   for (int i = 0; i < kLooks; ++i) {
     if (ready()) return true;
+    relax_processor();
   }
   return false;
 }
