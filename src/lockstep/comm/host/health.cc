@@ -9,12 +9,9 @@
 
 namespace lockstep::comm::host {
 
-void Health::check(const Place* during) const {
-  if (view_.group->failure_state.load(std::memory_order_acquire) != FailureState::none) [[unlikely]]
-    raise_recorded(during);
+void Health::look_closer(const Place* during) const {
+  if (view_.group->failure_state.load(std::memory_order_acquire) != FailureState::none) raise_recorded(during);
   const uint32_t alarm = view_.segment->control().alarm.load();
-  if (alarm == seen_alarm_.load(std::memory_order_relaxed)) [[likely]]
-    return;
   const int lost = lost_member();
   if (lost >= 0) raise_lost(lost, during);
   seen_alarm_.store(alarm, std::memory_order_relaxed);

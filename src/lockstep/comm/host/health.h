@@ -24,9 +24,17 @@ class Health {
  public:
   explicit Health(const GroupView& view) : view_(view) {}
 
-  // What this group's next call must throw, if anything. Two loads while nothing has happened.
+  // What this group's next call must throw, if anything.
   //   during  named in a PeerLost
-  void check(const Place* during = nullptr) const;
+  void check(const Place* during = nullptr) const {
+    if (!nothing_happened()) [[unlikely]]
+      look_closer(during);
+  }
+  // Two loads: check() throws nothing.
+  bool nothing_happened() const {
+    return view_.group->failure_state.load(std::memory_order_acquire) == FailureState::none &&
+           view_.segment->control().alarm.load() == seen_alarm_.load(std::memory_order_relaxed);
+  }
 
   // For wait_until: whether there may be a reason to give up waiting for `awaited` (a rank of the group).
   bool disturbed(int awaited) const;
@@ -45,6 +53,7 @@ class Health {
   std::string text_of(const Place& place) const;
 
  private:
+  void look_closer(const Place* during) const;
   int lost_member() const;  // -1: none
   bool gone(int member) const;
   [[noreturn]] void raise_recorded(const Place* during) const;

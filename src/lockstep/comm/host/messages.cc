@@ -112,6 +112,7 @@ Place Messages::next_place(const Call& call) {
 }
 
 void Messages::check_health(const Call& call, const Place* collective) {
+  if (health_.nothing_happened()) return;
   if (collective != nullptr) return health_.check(collective);
   const Place place = next_place(call);
   health_.check(&place);
