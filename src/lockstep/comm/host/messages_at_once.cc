@@ -8,20 +8,23 @@
 namespace lockstep::comm::host {
 
 bool Messages::run_at_once(std::span<const Call> calls, const Patience& patience, Done& done, Lock& lock) {
-  if (try_at_once(calls, patience.spin_s > 0, done)) return true;
-  for (int i = 0; i < patience.yields; ++i) {
+  const auto may_pass = [&] {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (!done[i] && !may_pass_queue(calls[i])) return false;
+    }
+    return true;
+  };
+  for (int tries = 0; may_pass(); ++tries) {
+    if (try_at_once(calls, patience.spin_s > 0, done)) return true;
+    if (tries == patience.yields) return false;
     lock.unlock();
     sched_yield();
     lock.lock();
-    if (try_at_once(calls, false, done)) return true;
   }
   return false;
 }
 
 bool Messages::try_at_once(std::span<const Call> calls, bool looks, Done& done) {
-  for (size_t i = 0; i < calls.size(); ++i) {
-    if (!done[i] && !may_pass_queue(calls[i])) return false;
-  }
   const Done before = done;
   const auto try_all = [&](Operation operation) {
     for (size_t i = 0; i < calls.size(); ++i) {
