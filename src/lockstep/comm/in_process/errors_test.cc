@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/comm/failure.h"
+#include "lockstep/comm/in_process/failures.h"
 #include "lockstep/comm/in_process/in_process.h"
 
 namespace lockstep::comm {
@@ -19,23 +19,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Kind = Failure::Kind;
 using Body = std::function<void(ProcessGroup&)>;
-
-// What each rank's body threw; a rank without an error has kind none.
-std::vector<Failure> failures(int ranks, milliseconds deadline, const Body& body) {
-  std::vector<Failure> result(static_cast<size_t>(ranks));
-  try {
-    run_ranks(ranks, {.deadline = deadline}, [&](ProcessGroup& world) {
-      try {
-        body(world);
-      } catch (...) {
-        result[static_cast<size_t>(world.rank())] = Failure::of(std::current_exception());
-        throw;
-      }
-    });
-  } catch (const std::exception&) {
-  }
-  return result;
-}
 
 void expect_all(const std::vector<Failure>& failures, Kind kind, const std::vector<std::string>& words) {
   for (size_t rank = 0; rank < failures.size(); ++rank) {

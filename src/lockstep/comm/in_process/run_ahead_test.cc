@@ -7,8 +7,8 @@
 #include <barrier>
 #include <thread>
 
-#include "lockstep/comm/failure.h"
 #include "lockstep/comm/host/layout.h"
+#include "lockstep/comm/in_process/failures.h"
 #include "lockstep/comm/in_process/in_process.h"
 #include "lockstep/comm/self_check.h"
 
@@ -22,23 +22,6 @@ using Body = std::function<void(ProcessGroup&)>;
 
 void broadcast(ProcessGroup& group, int64_t& value, int root = 0) {
   group.broadcast({.data = &value, .count = 1, .type = DataType::i64}, root);
-}
-
-// What each rank's body threw.
-std::vector<Failure> failures(int ranks, milliseconds deadline, const Body& body) {
-  std::vector<Failure> result(static_cast<size_t>(ranks));
-  try {
-    run_ranks(ranks, {.deadline = deadline}, [&](ProcessGroup& world) {
-      try {
-        body(world);
-      } catch (...) {
-        result[static_cast<size_t>(world.rank())] = Failure::of(std::current_exception());
-        throw;
-      }
-    });
-  } catch (const std::exception&) {
-  }
-  return result;
 }
 
 TEST(RunAhead, RootFinishesWhatNobodyElseHasCalled) {
