@@ -116,12 +116,14 @@ const Slot* Collectives::Execution::announced_by(int r, uint64_t number) const {
   const Member& member = view().member(r);
   const uint64_t repeated = member.repeated.load(std::memory_order_acquire);
   const Slot* latest = nullptr;
+  uint64_t of_latest = 0;
   for (const Slot& each : member.slots) {
-    if (each.sequence.load() <= number && (latest == nullptr || each.sequence.load() > latest->sequence.load())) {
-      latest = &each;
-    }
+    const uint64_t sequence = each.sequence.load();  // once: the rank may be announcing a later call there
+    if (sequence > number || (latest != nullptr && sequence < of_latest)) continue;
+    latest = &each;
+    of_latest = sequence;
   }
-  const bool has = latest != nullptr && (latest->sequence.load() == number || repeated >= number);
+  const bool has = latest != nullptr && (of_latest == number || repeated >= number);
   return has ? latest : nullptr;
 }
 
