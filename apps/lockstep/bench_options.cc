@@ -38,11 +38,6 @@ const Names<Reduction> kReductions = {{"sum", Reduction::sum},
                                       {"max", Reduction::max},
                                       {"avg", Reduction::average}};
 
-[[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& rule,
-                         const std::string& nearest = "") {
-  throw InvalidArgument(Problem{field, value, rule, nearest}.message());
-}
-
 template <class Value>
 Value named(const Names<Value>& names, const std::string& field, const std::string& text) {
   std::vector<std::string> known;
@@ -50,7 +45,7 @@ Value named(const Names<Value>& names, const std::string& field, const std::stri
     if (name == text) return value;
     known.push_back(name);
   }
-  refuse(field, text, "must be one of " + join(known), nearest_name(text, known));
+  refuse_name(field, text, known);
 }
 
 std::vector<Operation> operations_of(const BenchOptions& options) {

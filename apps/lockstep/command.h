@@ -36,18 +36,23 @@ void remember_command_line(int argc, char** argv);
 
 std::vector<std::string> split_list(const std::string& comma_separated);
 
-// Checks of an option's value, for CLI::Option::check. What they refuse names the option, the value, the rule and the
-// nearest value.
+// Throw InvalidArgument, whose one line names the field or option, its value, the rule and the nearest value that
+// works.
+[[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& rule,
+                         const std::string& nearest = "");
+[[noreturn]] void refuse_name(const std::string& field, const std::string& value,
+                              const std::vector<std::string>& known);
+
+// Checks of an option's value, for CLI::Option::check: they refuse.
 CLI::Validator one_of(std::string option, std::vector<std::string> names);
 template <class Number>
 CLI::Validator within(std::string option, Number lowest, Number highest) {
   return {[=](const std::string& value) {
             Number number{};
             const std::string rule = text("must be a number, ", lowest, " to ", highest);
-            if (!CLI::detail::lexical_cast(value, number))
-              throw InvalidArgument(Problem{option, value, rule, ""}.message());
+            if (!CLI::detail::lexical_cast(value, number)) refuse(option, value, rule);
             if (number >= lowest && number <= highest) return std::string();
-            throw InvalidArgument(Problem{option, value, rule, text(number < lowest ? lowest : highest)}.message());
+            refuse(option, value, rule, text(number < lowest ? lowest : highest));
           },
           ""};
 }

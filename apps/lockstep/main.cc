@@ -85,11 +85,18 @@ std::vector<std::string> split_list(const std::string& comma_separated) {
   return result;
 }
 
+void refuse(const std::string& field, const std::string& value, const std::string& rule, const std::string& nearest) {
+  throw InvalidArgument(Problem{field, value, rule, nearest}.message());
+}
+
+void refuse_name(const std::string& field, const std::string& value, const std::vector<std::string>& known) {
+  refuse(field, value, "must be one of " + join(known), nearest_name(value, known));
+}
+
 CLI::Validator one_of(std::string option, std::vector<std::string> names) {
   return {[option = std::move(option), names = std::move(names)](const std::string& value) {
             if (std::ranges::find(names, value) != names.end()) return std::string();
-            throw InvalidArgument(
-                Problem{option, value, "must be one of " + join(names), nearest_name(value, names)}.message());
+            refuse_name(option, value, names);
           },
           ""};
 }

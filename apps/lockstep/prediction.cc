@@ -8,6 +8,7 @@
 #include "lockstep/measure/message_time.h"
 #include "lockstep/simulate/analysis.h"
 #include "lockstep/spec/stages.h"
+#include "lockstep/train/build.h"
 #include "lockstep/train/stage_timer.h"
 
 namespace lockstep::cli {
@@ -43,7 +44,7 @@ double update_s(const std::vector<cost::ActionTimes>& times, const std::vector<i
 int64_t message_bytes(const spec::RunPlan& plan) {
   const int64_t ranks = plan.parallel.sequence_parallel ? plan.parallel.tensor : 1;
   const int64_t positions = (plan.model.sequence + ranks - 1) / ranks;
-  const int64_t width = plan.train.precision == spec::Precision::fp64 ? 8 : spec::is_low(plan.train.precision) ? 2 : 4;
+  const auto width = static_cast<int64_t>(at::elementSize(train::scalar_type(plan.train.precision)));
   return plan.train.microbatch * positions * plan.model.hidden * width;
 }
 

@@ -26,11 +26,6 @@ struct ScheduleOptions {
   double transfer = 0, cell = 0;
 };
 
-[[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& rule,
-                         const std::string& nearest = "") {
-  throw InvalidArgument(Problem{field, value, rule, nearest}.message());
-}
-
 template <class Number>
 std::vector<Number> numbers(const std::string& field, const std::string& list) {
   std::vector<Number> result;

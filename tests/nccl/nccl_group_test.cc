@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/comm/failure.h"
+#include "lockstep/comm/in_process/failures.h"
 #include "lockstep/comm/in_process/in_process.h"
 #include "lockstep/comm/nccl/cuda.h"
 #include "lockstep/comm/nccl/nccl_world.h"
@@ -66,7 +66,7 @@ class AllOnGpu final : public ProcessGroup {
 };
 
 // The same ranks, as threads, on GPUs of their own.
-void on_gpus(int ranks, const std::function<void(ProcessGroup&)>& body) {
+void on_gpus(int ranks, const RankBody& body) {
   run_ranks(ranks, {}, [&](ProcessGroup& host) {
     std::vector<int> all;
     for (int r = 0; r < host.size(); ++r) all.push_back(r);
@@ -76,21 +76,8 @@ void on_gpus(int ranks, const std::function<void(ProcessGroup&)>& body) {
   });
 }
 
-// What each rank's body threw.
-std::vector<Failure> failures(int ranks, const std::function<void(ProcessGroup&)>& body) {
-  std::vector<Failure> result(static_cast<size_t>(ranks));
-  try {
-    on_gpus(ranks, [&](ProcessGroup& group) {
-      try {
-        body(group);
-      } catch (...) {
-        result[static_cast<size_t>(group.rank())] = Failure::of(std::current_exception());
-        throw;
-      }
-    });
-  } catch (const std::exception&) {
-  }
-  return result;
+std::vector<Failure> failures(int ranks, const RankBody& body) {
+  return failures_of(ranks, [&](const RankBody& each) { on_gpus(ranks, each); }, body);
 }
 
 // Memory and a stream of one rank.

@@ -3,49 +3,30 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <future>
 #include <vector>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/comm/shared_memory/shared_memory.h"
+#include "lockstep/measure/rounds.h"
 
 namespace lockstep::measure {
 namespace {
 
-using comm::DataType;
-
-constexpr double kTimed_s = 0.03;  // of each size
-constexpr int kRounds = 5;
-constexpr int kMostPairs = 500, kFewestPairs = 1;  // of messages, in a round
+constexpr Rounds kRounds{.timed_s = 0.03, .fewest = 1, .most = 500};  // of pairs of messages
 
 // Of one message, by the clock of both ranks.
-double seconds_per_message(comm::ProcessGroup& group, comm::Buffer data, int pairs) {
-  group.barrier();
+cost::TimedSize timed(comm::ProcessGroup& group, int64_t bytes) {
+  std::vector<char> memory(static_cast<size_t>(bytes));
+  const comm::Buffer data{.data = memory.data(), .count = bytes, .type = comm::DataType::u8};
   const int other = 1 - group.rank();
-  const double start_s = now_s();
-  for (int i = 0; i < pairs; ++i) {
+  const auto to_and_fro = [&] {
     if (group.rank() == 0) group.send_async(data, other).wait();
     group.receive_async(data, other).wait();
     if (group.rank() == 1) group.send_async(data, other).wait();
-  }
-  double time_s = (now_s() - start_s) / (2.0 * pairs);
-  group.all_reduce({.data = &time_s, .count = 1, .type = DataType::f64}, comm::Reduction::average);
-  return time_s;
-}
-
-cost::TimedSize timed(comm::ProcessGroup& group, int64_t bytes) {
-  std::vector<char> memory(static_cast<size_t>(bytes));
-  const comm::Buffer data{.data = memory.data(), .count = bytes, .type = DataType::u8};
-  seconds_per_message(group, data, kFewestPairs);
-  const double about_s = seconds_per_message(group, data, kFewestPairs);  // the same on both ranks
-  const double fitting = kTimed_s / kRounds / std::max(2 * about_s, 1e-9);
-  const int pairs = static_cast<int>(std::clamp<double>(fitting, kFewestPairs, kMostPairs));
-  std::array<double, kRounds> rounds{};
-  for (double& round : rounds) round = seconds_per_message(group, data, pairs);
-  std::ranges::sort(rounds);
-  return {bytes, rounds[kRounds / 2]};
+  };
+  to_and_fro();
+  return {bytes, median_seconds(group, to_and_fro, kRounds) / 2};
 }
 
 }  // namespace

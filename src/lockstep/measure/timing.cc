@@ -10,6 +10,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduce.h"
+#include "lockstep/measure/rounds.h"
 
 namespace lockstep::measure {
 namespace {
@@ -17,38 +18,18 @@ namespace {
 using comm::DataType;
 using comm::Reduction;
 
-constexpr double kTimed_s = 0.04;
-constexpr int kRounds = 5;
-constexpr int kMostCalls = 20'000, kFewestCalls = 2;  // in a round
+constexpr Rounds kRounds{.timed_s = 0.04, .fewest = 2, .most = 20'000};
 constexpr int kSkewCalls = 50;
-
-double over_ranks(comm::ProcessGroup& group, double value, Reduction reduction) {
-  group.all_reduce({.data = &value, .count = 1, .type = DataType::f64}, reduction);
-  return value;
-}
 
 int64_t sum_over_ranks(comm::ProcessGroup& group, int64_t value) {
   group.all_reduce({.data = &value, .count = 1, .type = DataType::i64}, Reduction::sum);
   return value;
 }
 
-double seconds_per_call(comm::ProcessGroup& group, KnownCall& call, int calls) {
-  group.barrier();
-  const double start_s = now_s();
-  for (int i = 0; i < calls; ++i) call.run();
-  return over_ranks(group, (now_s() - start_s) / calls, Reduction::average);
-}
-
 double time_of(comm::ProcessGroup& group, KnownCall& call, const Effort& effort) {
-  for (int i = 0; i < effort.warm_up; ++i) call.run();
-  if (effort.calls > 0) return seconds_per_call(group, call, effort.calls);
-  const double about_s = seconds_per_call(group, call, kFewestCalls);  // the same on all ranks, and so is what follows
-  const double fitting = kTimed_s / kRounds / std::max(about_s, 1e-9);
-  const int calls = static_cast<int>(std::clamp<double>(fitting, kFewestCalls, kMostCalls));
-  std::array<double, kRounds> rounds{};
-  for (double& round : rounds) round = seconds_per_call(group, call, calls);
-  std::ranges::sort(rounds);
-  return rounds[kRounds / 2];
+  const auto run = [&call] { call.run(); };
+  for (int i = 0; i < effort.warm_up; ++i) run();
+  return effort.calls > 0 ? mean_seconds(group, run, effort.calls) : median_seconds(group, run, kRounds);
 }
 
 // By the one clock of a host.

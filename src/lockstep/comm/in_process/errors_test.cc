@@ -18,7 +18,6 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::HasSubstr;
 using Kind = Failure::Kind;
-using Body = std::function<void(ProcessGroup&)>;
 
 void expect_all(const std::vector<Failure>& failures, Kind kind, const std::vector<std::string>& words) {
   for (size_t rank = 0; rank < failures.size(); ++rank) {
@@ -49,7 +48,7 @@ Buffer as(DataType type, int64_t count) {
 
 struct Disagreement {
   const char* name;
-  Body rank_0, others;
+  RankBody rank_0, others;
   std::vector<std::string> words;
 };
 
@@ -221,14 +220,10 @@ TEST(Deadline, NamesWhoIsAwaitedAndWhereEveryoneIs) {
   std::barrier done(3);
   const auto failed = failures(3, milliseconds(20'000), [&](ProcessGroup& world) {
     const auto pair = world.split(std::vector{world.rank()}, "alone");
-    try {
+    end_together(done, [&] {
       if (world.rank() != 1)
         world.all_reduce(f32(4), Reduction::sum, {.deadline = milliseconds(200), .tag = "bucket 3"});
-    } catch (...) {
-      done.arrive_and_drop();
-      throw;
-    }
-    done.arrive_and_wait();
+    });
     world.barrier();
   });
   expect_all(failed, Kind::deadline_exceeded,
@@ -266,14 +261,10 @@ TEST(Deadline, AsynchronousCallsOfTwoGroupsInSwappedOrderWork) {
 TEST(Deadline, OfAMessage) {
   std::barrier done(2);
   const auto failed = failures(2, milliseconds(200), [&](ProcessGroup& world) {
-    try {
+    end_together(done, [&] {
       const Message both[] = {{Operation::send, f32(1), 1}, {Operation::receive, f32(4), 1}};  // the send is through
       if (world.rank() == 0) world.batch(both);
-    } catch (...) {
-      done.arrive_and_drop();
-      throw;
-    }
-    done.arrive_and_wait();
+    });
     world.barrier();
   });
   expect_all(failed, Kind::deadline_exceeded, {"receive of 4 f32 from rank 1 (message 1 on group 'world')"});

@@ -18,7 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 using Kind = Failure::Kind;
-using Body = std::function<void(ProcessGroup&)>;
 
 void broadcast(ProcessGroup& group, int64_t& value, int root = 0) {
   group.broadcast({.data = &value, .count = 1, .type = DataType::i64}, root);
@@ -92,7 +91,7 @@ TEST(RunAhead, GroupsComeAndGo) {
 
 struct Other {
   const char* name;
-  Body call;  // instead of the broadcast
+  RankBody call;  // instead of the broadcast
   std::string words;
 };
 
@@ -195,14 +194,10 @@ TEST(RunAhead, DeadlineNamesWhoStandsStill) {
 TEST(RunAhead, DeadlineNamesTheRoot) {
   std::barrier done(2);
   const auto failed = failures(2, milliseconds(200), [&](ProcessGroup& world) {
-    try {
+    end_together(done, [&] {
       int64_t value = 0;
       for (int call = 1; call <= (world.rank() == 0 ? 5 : 6); ++call) broadcast(world, value);
-    } catch (...) {
-      done.arrive_and_drop();
-      throw;
-    }
-    done.arrive_and_wait();
+    });
     world.barrier();
   });
   for (const Failure& failure : failed) {
